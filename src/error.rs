@@ -28,6 +28,8 @@ pub enum Error {
     OutOfMemory,
     /// The producer raised this when it was asked which stream it works on.
     Producer(Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system refused a call: a share between processes needs a file and a lock.
+    Os(std::io::Error),
 }
 
 impl fmt::Display for Error {
@@ -37,6 +39,7 @@ impl fmt::Display for Error {
             Self::Driver(error) => error.fmt(f),
             Self::OutOfMemory => f.write_str("no memory for the managed tensor"),
             Self::Producer(error) => error.fmt(f),
+            Self::Os(error) => error.fmt(f),
         }
     }
 }
@@ -49,6 +52,7 @@ impl std::error::Error for Error {
             Self::Driver(error) => error.source(),
             Self::OutOfMemory => None,
             Self::Producer(error) => error.source(),
+            Self::Os(error) => error.source(),
         }
     }
 }
@@ -62,6 +66,12 @@ impl From<Violation> for Error {
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::Os(error)
     }
 }
 
@@ -96,7 +106,12 @@ mod tests {
         let driver = (0..1000).map(|code| Error::from(DriverError::new("cuInit", code)));
         let absent = [DriverError::ABSENT, DriverError::FORKED].map(Error::from);
         let producers = (0..5).map(|link| Error::Producer(Box::new(Link(link))));
-        let last = [Error::OutOfMemory, DriverError::missing("cuInit").into()];
+        let files = std::io::Error::from_raw_os_error(24);
+        let last = [
+            Error::OutOfMemory,
+            DriverError::missing("cuInit").into(),
+            files.into(),
+        ];
         let all = violations.chain(driver).chain(absent).chain(producers);
         all.chain(last).collect()
     }

@@ -31,6 +31,7 @@
 //! | [`protocol`] | both protocols as checked values; no pointer is followed, no CUDA, no Python |
 //! | [`driver`] | the little of the CUDA driver that order needs; loaded on first use |
 //! | [`view`] | ownership: views, owners, managed tensors, typed views |
+//! | `share` | views between processes, by CUDA IPC (feature `ipc`) |
 //! | [`partners`] | the libraries that arrays come from and go to, one row for each |
 //! | `python` | arguments and return values of extension modules (feature `pyo3`) |
 //! | [`interop`] | other libraries' arrays and streams in Rust (feature `cudarc`) |
@@ -65,6 +66,8 @@ pub mod driver;
 pub mod error;
 #[cfg(feature = "view")]
 mod process;
+#[cfg(feature = "ipc")]
+pub mod share;
 #[cfg(feature = "view")]
 pub mod view;
 

@@ -116,7 +116,8 @@ impl<'d> ContextGuard<'d> {
         self.current
     }
 
-    pub(super) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
+    /// Makes another context current, which is alive.
+    pub(crate) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
         if self.current != Some(to) {
             self.driver.set_current_context(Some(to))?;
             self.current = Some(to);

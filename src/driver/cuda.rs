@@ -12,6 +12,7 @@
 //! Exported names keep their binary interface for ever (`cuEventDestroy_v2`); only the header's
 //! macros move on. The signatures below are those of the CUDA Driver API reference.
 
+mod ipc;
 mod library;
 // Miri calls no library.
 #[cfg(all(test, not(miri)))]
@@ -28,6 +29,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
+use super::ipc::{EventHandle, MemoryHandle, Uuid};
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,
     PointerInfo, Pool, Primaries, UserObject, calls,
@@ -161,6 +163,12 @@ functions! {
     free "cuMemFree" "cuMemFree_v2" (u64);
     copy_async "cuMemcpyAsync" "cuMemcpyAsync" (u64, u64, usize, Handle);
     copy_peer_async "cuMemcpyPeerAsync" "cuMemcpyPeerAsync" (u64, Handle, u64, Handle, usize, Handle);
+    device_uuid "cuDeviceGetUuid" "cuDeviceGetUuid_v2" (*mut Uuid, i32);
+    ipc_memory_get "cuIpcGetMemHandle" "cuIpcGetMemHandle" (*mut MemoryHandle, u64);
+    ipc_memory_open "cuIpcOpenMemHandle" "cuIpcOpenMemHandle_v2" (*mut u64, MemoryHandle, u32);
+    ipc_memory_close "cuIpcCloseMemHandle" "cuIpcCloseMemHandle" (u64);
+    ipc_event_get "cuIpcGetEventHandle" "cuIpcGetEventHandle" (*mut EventHandle, Handle);
+    ipc_event_open "cuIpcOpenEventHandle" "cuIpcOpenEventHandle" (*mut Handle, EventHandle);
     copy_2d_async "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" (*const Memcpy2d, Handle);
 }
 
@@ -299,6 +307,16 @@ fn made(call: &'static str, handle: Handle) -> Result<NonZeroU64, DriverError> {
     NonZeroU64::new(handle.addr() as u64).ok_or(DriverError::new(call, UNKNOWN))
 }
 
+/// The kind of memory, by two attributes of a pointer to it.
+const fn pointer_kind(managed: u64, memory_type: u64) -> MemoryKind {
+    match (managed as u32, memory_type as u32) {
+        (0, 1) => MemoryKind::Pinned,
+        (0, 2) => MemoryKind::Device,
+        (0, _) => MemoryKind::Unknown,
+        _ => MemoryKind::Managed,
+    }
+}
+
 fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
     let [
         context,
@@ -311,14 +329,8 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
         start,
         size,
     ] = slots;
-    let kind = match (managed as u32, memory_type as u32) {
-        (0, 1) => MemoryKind::Pinned,
-        (0, 2) => MemoryKind::Device,
-        (0, _) => MemoryKind::Unknown,
-        _ => MemoryKind::Managed,
-    };
     PointerInfo {
-        kind,
+        kind: pointer_kind(managed, memory_type),
         ordinal: ordinal as u32 as i32,
         device_pointer,
         host_pointer,

@@ -45,6 +45,7 @@ mod context;
 mod copy_plan;
 mod cuda;
 mod error;
+pub(crate) mod ipc;
 mod join;
 mod lease;
 pub(crate) mod order;
@@ -149,7 +150,7 @@ pub(crate) struct Copy2d {
 /// from any thread. Every error is a [`DriverError`] that names the call and carries the driver's code,
 /// or tells that the driver or the function is not there.
 /// Contexts are per thread, as in the driver: "current" means the calling thread's.
-pub(crate) trait Driver: Send + Sync {
+pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// The idle events and streams of this driver: they live as long as it does. Not a driver call.
     fn pool(&self) -> &Pool;
 

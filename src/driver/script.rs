@@ -5,6 +5,10 @@
 //! needs a current context), and can be told to fail. It orders nothing: the simulated driver in
 //! conformance/ does that. Its memory is numbers, unless it is told to [have some](Script::with_memory).
 
+mod ipc;
+
+pub(crate) use ipc::ELSEWHERE;
+
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -82,6 +86,10 @@ struct State {
     /// The blocks that are allocated; `None` if memory is only numbers.
     memory: Option<HashMap<u64, Layout>>,
     objects: HashMap<UserObject, Kept>,
+    /// The mappings of other processes' memory, each with its count.
+    opened: HashMap<u64, u32>,
+    handle_types: u64,
+    is_mapped: bool,
     /// What graphs keep, by the graph.
     kept: HashMap<Graph, Vec<Kept>>,
 }
@@ -348,6 +356,11 @@ impl State {
             return Some(*info);
         }
         self.memory.as_ref()?;
+        self.within(pointer)
+    }
+
+    /// What the allocation is that an address lies in.
+    fn within(&self, pointer: u64) -> Option<PointerInfo> {
         self.pointers.values().find_map(|info| {
             let (start, nbytes) = info.range?;
             let offset = pointer.checked_sub(start).filter(|at| *at < nbytes)?;
@@ -549,11 +562,7 @@ impl Driver for Script {
 
     fn event_create(&self) -> Result<Event, DriverError> {
         let mut state = self.call("cuEventCreate", "")?;
-        let context = state.thread_context("cuEventCreate")?;
-        state.made += 1;
-        let event = Event(NonZeroU64::MIN.saturating_add(0xe000 + state.made - 1));
-        state.events.insert(event, context);
-        Ok(event)
+        state.new_event("cuEventCreate")
     }
 
     fn event_record(&self, event: Event, stream: Stream) -> Result<(), DriverError> {

@@ -1,4 +1,4 @@
-//! Detects forks, and keeps signals from this library's threads.
+//! Detects forks, closes files in forked children, and keeps signals from this library's threads.
 //!
 //! **Features.** Without `pyo3` nothing is held across a fork: what is unused then is told so once, below.
 #![cfg_attr(
@@ -7,4 +7,6 @@
 )]
 
 pub(crate) mod fork;
+#[cfg(all(feature = "ipc", target_os = "linux"))]
+pub(crate) mod inherited;
 pub(crate) mod signals;

@@ -598,6 +598,26 @@ rules! {
     DeepCopy "deep-copy" Type
         "a deep copy would copy the memory, which a view does only for a consumer that asks"
         "our choice: a copy needs a stream to run on, which copy.deepcopy does not name";
+
+    // Between processes.
+    ShareMemory "share-memory" Buffer
+        "only memory of cuMemAlloc can be shared with another process"
+        "CUDA: cuIpcGetMemHandle names allocations of cuMemAlloc (cudaMalloc)";
+    ShareHandle "share-handle" Value
+        "a handle must be one of share, whole, and tagged by the key that is given"
+        "our choice: a handle is a capability, so that only processes that have one key take each other's";
+    ShareEnded "share-ended" Buffer
+        "a handle must be opened before the block of share is left"
+        "CUDA: memory must not be freed while another process opens it, or has it open";
+    ShareHost "share-host" Buffer
+        "a handle must be opened on the machine that it was made on, in the same container"
+        "CUDA: IPC is for the processes of one machine, on Linux";
+    ShareUser "share-user" Buffer
+        "a handle must be opened by the user that it was made by"
+        "our choice: memory is shared with processes of the same user, as the kernel shows its files to them alone";
+    ShareDevice "share-device" Buffer
+        "the device of the shared memory must be visible in this process"
+        "CUDA: CUDA_VISIBLE_DEVICES; a handle names the device by its UUID";
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::device::Access;
+use crate::protocol::device::{Access, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::blocks;
@@ -342,9 +342,15 @@ impl PyCaiView {
     fn __reduce__(&self) -> PyResult<()> {
         self.check_alive()?;
         let violation = Violation::new(Rule::Pickle, Field::Object, "a CaiView");
-        Err(match buffer::as_numpy(self.view().descriptor()) {
-            Some(array) => violation.with_hint(format!("pickle {array}")).into(),
-            None => violation.into(),
+        let array = self.view().descriptor();
+        let is_of_device = array.device().device_type == DeviceType::CUDA;
+        let shared = (is_of_device && array.check_dlpack().is_ok())
+            .then(|| "pickle the handle of `with cai_dlpack.share(view) as handle`".to_owned());
+        let copied = buffer::as_numpy(array).map(|array| format!("pickle {array}"));
+        let ways: Vec<_> = copied.into_iter().chain(shared).collect();
+        Err(match ways.is_empty() {
+            false => violation.with_hint(ways.join("; or ")).into(),
+            true => violation.into(),
         })
     }
 

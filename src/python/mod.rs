@@ -56,6 +56,7 @@ mod import;
 mod join;
 mod methods;
 mod module;
+mod share;
 mod shown;
 mod to;
 mod trace;

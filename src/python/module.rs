@@ -22,6 +22,7 @@ use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::{Dlpack, DlpackDevice, ToCai};
+use crate::python::share::{Open, Share, handle_class};
 use crate::python::to::To;
 use crate::view;
 
@@ -51,6 +52,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyConsume>()?;
     add_refusals(module)?;
     module.add("DriverError", driver_error(module.py())?)?;
+    module.add("Handle", handle_class(module.py())?)?;
     let warnings = warn::classes(module.py())?;
     module.add("InterchangeWarning", &warnings.base)?;
     module.add("StreamWarning", &warnings.stream)?;
@@ -65,6 +67,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add::<Explain>(module, &stub)?;
     add::<Join>(module, &stub)?;
     add::<SplitMasked>(module, &stub)?;
+    add::<Share>(module, &stub)?;
+    add::<Open>(module, &stub)?;
     add::<Stats>(module, &stub)?;
     add::<SetPolicy>(module, &stub)?;
     add::<NameStream>(module, &stub)?;

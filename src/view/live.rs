@@ -161,7 +161,7 @@ impl<'a> LiveStream<'a> {
     }
 
     /// Returns what keeps the stream alive, if that is needed.
-    pub(super) fn keep(self) -> Option<Kept> {
+    pub(crate) fn keep(self) -> Option<Kept> {
         self.keeper.map(Keeper::keep)
     }
 }

@@ -109,6 +109,7 @@ impl From<Error> for PyErr {
             Error::Violation(violation) => violation.into(),
             Error::Driver(error) => error.into(),
             Error::OutOfMemory => PyMemoryError::new_err(error.to_string()),
+            Error::Os(error) => error.into(),
             Error::Producer(error) => match error.downcast::<Self>() {
                 Ok(raised) => *raised,
                 Err(other) => PyRuntimeError::new_err(other.to_string()),
@@ -268,7 +269,7 @@ pub(crate) fn class<'py>(
 
 /// Returns the class of this name of the package `cai_dlpack`; `None` if the package has not been imported, or has no such
 /// class, derived from `base`. Nothing is imported for it.
-fn of_package<'py>(
+pub(crate) fn of_package<'py>(
     py: Python<'py>,
     name: &str,
     base: &Bound<'py, PyType>,

@@ -4,7 +4,7 @@ use std::ptr;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// Makes an int.
 ///
@@ -42,6 +42,20 @@ pub(crate) fn new_str<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, P
     // SAFETY: a new reference, or NULL with an exception set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
     // SAFETY: `PyUnicode_FromStringAndSize` returns a str.
+    Ok(unsafe { made.cast_into_unchecked() })
+}
+
+/// Makes a bytes object.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn new_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let length = bytes.len().cast_signed();
+    // SAFETY: `length` readable bytes, which are copied.
+    let made = unsafe { ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), length) };
+    // SAFETY: a new reference, or NULL with an exception set.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+    // SAFETY: `PyBytes_FromStringAndSize` returns bytes.
     Ok(unsafe { made.cast_into_unchecked() })
 }
 

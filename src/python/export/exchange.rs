@@ -229,6 +229,7 @@ fn kind(error: &Error) -> &'static CStr {
         },
         Error::Driver(_) | Error::Producer(_) => c"RuntimeError",
         Error::OutOfMemory => c"MemoryError",
+        Error::Os(_) => c"OSError",
     }
 }
 

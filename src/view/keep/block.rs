@@ -194,6 +194,20 @@ impl Use {
         }
     }
 
+    /// The devices of the work, as [`site`](Self::site) has it; all in use for work on streams that are not known.
+    ///
+    /// # Errors
+    /// The driver's refusal: some device is not known.
+    pub(super) fn sites(&self, driver: &dyn Driver) -> Result<Vec<Site>, DriverError> {
+        let own = self.site(driver)?;
+        let mut found = match (&own, self.works) {
+            (Some(own), Works::Anywhere) => Site::others(driver, own.ordinal)?,
+            _ => Vec::new(),
+        };
+        found.extend(own);
+        Ok(found)
+    }
+
     /// The device of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
     /// ours, whose context changes.
     ///

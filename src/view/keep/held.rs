@@ -95,7 +95,7 @@ impl Held {
     pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
         match &self.ends {
             Ends::Memory(block) => block.sites_of_use(),
-            Ends::Owner(owned) => Ok(owned.used.site(owned.driver)?.into_iter().collect()),
+            Ends::Owner(owned) => owned.used.sites(owned.driver),
         }
     }
 

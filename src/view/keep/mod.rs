@@ -22,6 +22,7 @@
 //! | memory for a default stream, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's device | the same |
 //! | memory for a stream that is gone | all work of the stream's device | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
+//! | an owner of another process's memory | the same | its drop |
 //! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
 //!
 //! A thread that finds no memory waits for any of these ([`room`]), also for owners that only a thread with the GIL ends; but
@@ -72,7 +73,41 @@ pub(crate) use room::ending;
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
-use crate::view::end_own;
+use crate::view::{Owner, end_own};
+
+/// Ends an owner whose memory is used by streams that nobody has named, of any device: once the devices in use have done
+/// the work that they have by then.
+#[cfg(feature = "ipc")]
+pub(crate) struct AfterDevices {
+    driver: &'static dyn Driver,
+    ordinal: i32,
+    used: Use,
+}
+
+#[cfg(feature = "ipc")]
+impl AfterDevices {
+    /// Starts the thread of the memory's device, so that a deleter finds it. `used` is of a context there, on no stream.
+    pub(crate) fn new(driver: &'static dyn Driver, ordinal: i32, used: Use) -> Self {
+        free::start(driver, ordinal);
+        Self {
+            driver,
+            ordinal,
+            used,
+        }
+    }
+
+    /// Hands `owner` to the thread: neither waits nor calls the driver.
+    pub(crate) fn drop_later(&self, owner: Owner) {
+        let owned = held::Owned {
+            driver: self.driver,
+            ordinal: self.ordinal,
+            memory_ordinal: self.ordinal,
+            used: self.used,
+            owner,
+        };
+        free::later(held::Held::owner(owned), true);
+    }
+}
 
 /// Allocates in the current context, which is that of a use on no stream, or takes over what waits there to be freed, and
 /// is large enough and not much larger. What only a waiting call frees is allocated in few sizes, so that it can be taken over.

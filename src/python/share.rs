@@ -1,0 +1,263 @@
+//! `share` and `open`: views between the processes of one machine.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use once_cell::race::OnceBox;
+use pyo3::Borrowed;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+
+use crate::protocol::rule::Field;
+use crate::protocol::stream::Stream;
+use crate::python::call::choice::wrong_type;
+use crate::python::call::options::Options;
+use crate::python::call::{blocks, policy, stream, use_stream};
+use crate::python::class::beside::{Beside, Rare, kept};
+use crate::python::class::view::PyCaiView;
+use crate::python::cpython::errors::of_package;
+use crate::python::cpython::fastcall::{Function, Value, method, signature};
+use crate::python::cpython::new::{new_bytes, new_str, new_tuple};
+use crate::python::cpython::own_module;
+use crate::python::cpython::release;
+use crate::python::cpython::thread_exit::entries;
+use crate::python::import::object;
+use crate::share::{Handle, Shared};
+
+signature! {
+    /// Lets another process of this machine use the memory of an array, during a `with` block. Copies nothing.
+    ///
+    /// Entering returns a handle, for `open` in a process of the same user: it pickles, and it is bytes. By CUDA IPC, so
+    /// that the memory is of `cuMemAlloc` (`cudaMalloc`). The process that opens it finds the data ready: an event travels
+    /// with it. Leaving has later calls of `open` refused, and does not block; the array is kept until the last process
+    /// that has opened the handle has let go of it, or has died.
+    ///
+    /// A handle is a capability: who has it, and the key, can read and write the memory, also if the array is read-only,
+    /// which no hardware enforces. Whether the other process is done with the data, only a message of your own tells.
+    ///
+    /// Returns
+    /// -------
+    /// ContextManager of Handle
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     As `view` does; if `key` is no bytes, or empty.
+    /// BufferError
+    ///     If CUDA IPC does not share this memory; as `view` does.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with cd.share(array) as handle:  # doctest: +SKIP
+    /// ...     queue.put(handle)
+    /// ...     done.wait()
+    Share = share [
+        /// Any array that `view` takes.
+        obj: "ArrayLike",
+    ] (
+        /// The secret that both processes have. None: `multiprocessing.current_process().authkey`, which the children of
+        /// multiprocessing inherit.
+        key: "bytes | None" = None,
+    ) -> "AbstractContextManager[Handle]"
+}
+
+impl Function for Share {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        release::dropping(|| {
+            let key = read_key(slf.py(), arguments.key)?;
+            let view = object::new_view(&arguments.obj, Options::NONE)?;
+            let block = PyShare {
+                view: view.cast_into::<PyCaiView>()?.unbind(),
+                key,
+                open: Mutex::default(),
+            };
+            Ok(Bound::new(slf.py(), block)?.into_any())
+        })
+    }
+}
+
+signature! {
+    /// Opens a handle of `share`: returns a view of the other process's memory. Copies nothing.
+    ///
+    /// The handle's tag is checked before anything in it is used. The view keeps the memory in both processes, as all that
+    /// is made of it does; when the last of it is gone, this process waits for the device on a thread of its own, and lets
+    /// go. In the process that shares, it is a view of the same array. The exporter must not die meanwhile: what is left
+    /// then is what CUDA leaves.
+    ///
+    /// Returns
+    /// -------
+    /// CaiView
+    ///     Ready on `stream`. On the device that this process knows under the same UUID.
+    ///
+    /// Raises
+    /// ------
+    /// TypeError, ValueError
+    ///     If `stream` names no stream; if `handle` is none of this key.
+    /// BufferError
+    ///     If the block of `share` has been left; if the handle is of another machine, user or container, or of a device
+    ///     that is not visible here.
+    /// DriverError
+    ///     If a call of the CUDA driver fails.
+    ///
+    /// Examples
+    /// --------
+    /// >>> view = cd.open(queue.get(), stream=stream)  # doctest: +SKIP
+    Open = open [
+        /// What the block of `share` has returned: the handle, or the same bytes.
+        handle: "bytes",
+    ] (
+        /// The stream on which the data will be ready. None: that of `use_stream`, else the legacy default stream.
+        stream: "StreamLike | None" = None,
+        /// As in `share`.
+        key: "bytes | None" = None,
+    ) -> "CaiView"
+}
+
+impl Function for Open {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        arguments: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        release::dropping(|| {
+            let py = slf.py();
+            let Ok(bytes) = arguments.handle.cast::<PyBytes>() else {
+                let handle = &arguments.handle;
+                return Err(wrong_type(handle, "handle", "a handle of share, or its bytes").into());
+            };
+            let key = read_key(py, arguments.key)?;
+            let handle = Handle::from_bytes(bytes.as_bytes(), &key)?;
+            let stream = match arguments.stream {
+                Some(named) => stream::named(&named, Field::Argument("stream"))?,
+                None if blocks::are_open() => use_stream::work_stream(py, handle.device()?)?,
+                None => Stream::LegacyDefault,
+            };
+            // SAFETY: who has the key promises it, as docs/reach.md says; the stream's object is kept below.
+            let view = unsafe { handle.open_on(stream) }?;
+            let rare = Rare {
+                stream_object: kept(arguments.stream.as_deref()),
+                ..Rare::default()
+            };
+            let made = PyCaiView::with(view, Beside::new(rare)).into_object(py)?;
+            Ok(made.into_any())
+        })
+    }
+}
+
+/// Reads the key.
+///
+/// # Errors
+/// `argument-type` for anything but bytes; what multiprocessing raises.
+fn read_key(py: Python<'_>, key: Value<'_, '_>) -> PyResult<Vec<u8>> {
+    if let Some(key) = key {
+        let Ok(bytes) = key.cast::<PyBytes>() else {
+            return Err(wrong_type(&key, "key", "bytes").into());
+        };
+        return Ok(bytes.as_bytes().to_vec());
+    }
+    let process = py
+        .import("multiprocessing.process")?
+        .call_method0("current_process")?;
+    let key = process.getattr("authkey")?.cast_into::<PyBytes>()?;
+    Ok(key.as_bytes().to_vec())
+}
+
+/// The context manager that `share` returns.
+///
+/// Each entering makes a handle of its own, also while another one is open.
+#[pyclass(name = "Share", module = "cai_dlpack", frozen)]
+pub(crate) struct PyShare {
+    view: Py<PyCaiView>,
+    key: Vec<u8>,
+    open: Mutex<Vec<Shared>>,
+}
+
+impl PyShare {
+    fn open(&self) -> MutexGuard<'_, Vec<Shared>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+entries! {
+impl PyShare {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let view = this.view.get();
+        view.prepare()?;
+        let shared = view.lend()?.share_with(policy::policy(py)?)?;
+        let bytes = shared.handle().to_bytes(&this.key)?;
+        let handle = handle_class(py)?.call1(new_tuple(py, [Ok(new_bytes(py, &bytes)?)])?)?;
+        this.open().push(shared);
+        Ok(handle)
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        // Dropped without the lock: what is released may run any code.
+        let ended = self.open().pop();
+        drop(ended);
+        Ok(false)
+    }
+
+    /// Shows the view to the collector: an array that refers to its block makes a cycle. An open block keeps the array.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.view)
+    }
+}
+}
+
+signature! {
+    /// Returns a text without the bytes: they are a capability.
+    HandleText = __repr__ [] () -> "str"
+}
+
+impl Function for HandleText {
+    fn call<'py>(
+        slf: Borrowed<'_, 'py, PyAny>,
+        _: Self::Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let text = format!("<cai_dlpack.Handle of {} bytes>", slf.len()?);
+        Ok(new_str(slf.py(), &text)?.into_any())
+    }
+}
+
+/// Returns the class `cai_dlpack.Handle`: bytes, which pickle, with a text of their own. It is the package's if that has
+/// been imported before the first call.
+///
+/// # Errors
+/// The first call creates the class, which can fail.
+pub(crate) fn handle_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: OnceBox<Py<PyType>> = OnceBox::new();
+    CLASS
+        .get_or_try_init(|| {
+            let base = py.get_type::<PyBytes>();
+            if let Some(shared) = of_package(py, "Handle", &base) {
+                return Ok(Box::new(shared.unbind()));
+            }
+            let doc =
+                "What `share` returns and `open` takes: bytes that name memory of another process.
+
+It pickles, and travels by whatever carries bytes. It is a capability: do not publish it.";
+            let namespace = PyDict::new(py);
+            namespace.set_item("__module__", "cai_dlpack")?;
+            namespace.set_item("__doc__", doc)?;
+            namespace.set_item("__slots__", PyTuple::empty(py))?;
+            let arguments = ("Handle", PyTuple::new(py, [base])?, namespace);
+            let class = py.get_type::<PyType>().call1(arguments)?;
+            let class = class.cast_into::<PyType>()?;
+            let text = method::<HandleText>(&class)?;
+            class.setattr("__repr__", &text)?;
+            class.setattr("__str__", text)?;
+            own_module::rename(&class);
+            Ok(Box::new(class.unbind()))
+        })
+        .map(|class| class.bind(py))
+}

@@ -1,0 +1,37 @@
+//! The end of an opened share: after the work that uses the memory, on a thread of this library's.
+
+use super::opened::Import;
+use crate::driver::{ContextGuard, DriverError};
+use crate::view::Owner;
+use crate::view::keep::{self, Use};
+
+/// What views of another process's memory keep: its drop has the mapping closed once the devices in use have done the work
+/// that they have. It neither waits nor calls the driver.
+pub(super) struct Opened {
+    import: Option<Owner>,
+    end: keep::AfterDevices,
+}
+
+impl Opened {
+    /// # Errors
+    /// The driver's refusal.
+    pub(super) fn new(import: Import) -> Result<Self, DriverError> {
+        let (driver, ordinal) = (import.driver, import.ordinal);
+        let used = {
+            let _there = ContextGuard::of_device(driver, ordinal)?;
+            Use::new(driver, None)?
+        };
+        Ok(Self {
+            import: Some(Owner::new(import)),
+            end: keep::AfterDevices::new(driver, ordinal, used),
+        })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(import) = self.import.take() {
+            self.end.drop_later(import);
+        }
+    }
+}

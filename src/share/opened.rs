@@ -1,0 +1,288 @@
+//! The importer's side: the view of another process's memory, and what it keeps.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::closing::Opened;
+use super::ended;
+use super::handle::{Handle, check_span};
+use super::holders::Hold;
+use super::shared::{Kept, Role, check_capture, of_this_process};
+use crate::driver::ipc::{EventHandle, MemoryHandle};
+use crate::driver::{ContextGuard, Defaults, Driver, DriverError, Event, Place, Relaxed};
+use crate::error::Error;
+use crate::protocol::device::Device;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, IntoLiveStream, Owner, with_driver};
+
+impl Handle {
+    /// Opens the memory in this process: returns a view that is ready on `stream`, which waits for the event of the share.
+    ///
+    /// Its device is the one that this process knows under the same UUID. The mapping is closed after the last view and
+    /// tensor of it is gone and the device has done its work; the exporter keeps the memory until then. In the process that
+    /// shares, the view is one of the same owner. Where the producer goes on working is not known.
+    ///
+    /// # Errors
+    /// `share-host`, `share-user`, `share-device` for a handle of elsewhere; `share-ended` after the share's end;
+    /// `capture-consumer`, `capture-legacy` if the stream cannot wait; `stream-none` for [`Stream::None`], unless the data
+    /// is ready anyway; the refusals of the driver and of the operating system. Nothing is left open then.
+    ///
+    /// # Safety
+    /// - The process that shares does not end, and keeps the memory, as long as this process uses it.
+    /// - That process's other users of the memory, and this one's, do not write it while others use it.
+    pub unsafe fn open<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<CaiView, Error> {
+        let stream = stream.into_live_stream();
+        // SAFETY: this function's contract; the stream lives, and is kept below.
+        let mut view = unsafe { self.open_on(stream.number()) }?;
+        let ready = view.ready_number();
+        if ready != Stream::None
+            && let Some(kept) = stream.keep()
+        {
+            view.set_ready_kept(ready, Some(kept));
+        }
+        Ok(view)
+    }
+
+    /// Like [`open`](Self::open), for a stream that the caller keeps alive.
+    ///
+    /// # Safety
+    /// As [`open`](Self::open); `stream` lives as long as a view is ready there.
+    pub(crate) unsafe fn open_on(&self, stream: Stream) -> Result<CaiView, Error> {
+        match self.place.check()? {
+            true => self.open_here(stream),
+            // SAFETY: this function's contract.
+            false => unsafe { self.open_there(stream) },
+        }
+    }
+
+    /// Returns the device of the memory, as this process knows it.
+    ///
+    /// # Errors
+    /// `share-device`; the driver's refusal.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn device(&self) -> Result<Device, Error> {
+        with_driver(|driver| self.ordinal(driver).map(Device::cuda))
+    }
+
+    /// Returns a view of the same owner.
+    fn open_here(&self, stream: Stream) -> Result<CaiView, Error> {
+        let found = of_this_process(&self.place.nonce);
+        let kept = found.ok_or_else(|| ended("a handle whose block has been left"))?;
+        let Kept { view, ready, .. } = &*kept;
+        let Some(mark) = ready else {
+            return Ok(view.ready_on(Stream::None));
+        };
+        check_named(stream)?;
+        let place = Place {
+            requested: Defaults::OfMemory,
+            ..view.place()
+        };
+        with_driver(|driver| wait(driver, stream, &place, mark.event))?;
+        Ok(view.ready_on(stream))
+    }
+
+    /// Maps the memory of another process.
+    ///
+    /// # Safety
+    /// As [`open_on`](Self::open_on).
+    pub(super) unsafe fn open_there(&self, stream: Stream) -> Result<CaiView, Error> {
+        if self.ready.is_some() {
+            check_named(stream)?;
+        }
+        let (ordinal, import) = with_driver(|driver| {
+            let ordinal = self.ordinal(driver)?;
+            let hold = Hold::take(&self.place)?;
+            let Some((memory, offset)) = self.memory else {
+                return Ok((ordinal, None));
+            };
+            let mut import = Import::new(driver, ordinal, hold)?;
+            let data = import.map(memory)?.wrapping_add(offset);
+            if let Some(span) = self.array.at(data, Device::cuda(ordinal))?.byte_span() {
+                check_span(driver.sharing(span.0)?.range, span)?;
+            }
+            if let Some(ready) = self.ready {
+                import.wait(ready, stream)?;
+            }
+            Ok::<_, Error>((ordinal, Some((data, Opened::new(import)?))))
+        })?;
+        let device = Device::cuda(ordinal);
+        let ready = match self.ready {
+            Some(_) => stream,
+            None => Stream::None,
+        };
+        let (data, owner) = match import {
+            Some((data, opened)) => (data, Owner::new(opened)),
+            None => (0, Owner::new(())),
+        };
+        let descriptor = self.array.at(data, device)?;
+        // SAFETY: the elements lie in the mapping (`check_span`), which the owner keeps, of memory that the other process
+        // keeps meanwhile (this function's contract); the host reads none of it. The caller keeps the stream.
+        Ok(unsafe { CaiView::of(descriptor, ready, None, owner) })
+    }
+
+    /// Finds the device by what it is.
+    ///
+    /// # Errors
+    /// `share-device`; the driver's refusal.
+    fn ordinal(&self, driver: &dyn Driver) -> Result<i32, Error> {
+        for ordinal in 0..driver.device_count()? {
+            if driver.device_uuid(ordinal)? == self.device {
+                return Ok(ordinal);
+            }
+        }
+        let digits = self.device.0.map(|byte| format!("{byte:02x}")).concat();
+        let found = format_args!("a handle of memory on the device {digits}");
+        let violation = Violation::new(Rule::ShareDevice, Field::Argument("handle"), found);
+        Err(violation
+            .with_hint("CUDA_VISIBLE_DEVICES names the devices that this process sees")
+            .into())
+    }
+}
+
+/// # Errors
+/// `stream-none`.
+fn check_named(stream: Stream) -> Result<(), Violation> {
+    match stream {
+        Stream::None => Err(Violation::new(
+            Rule::StreamNone,
+            Field::Argument("stream"),
+            stream,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Makes `stream` wait for an event.
+///
+/// # Errors
+/// The rules of captures; the driver's refusal.
+fn wait(driver: &dyn Driver, stream: Stream, place: &Place, event: Event) -> Result<(), Error> {
+    let _there = ContextGuard::of_stream(driver, stream, place)?;
+    check_capture(driver, stream, Role::Waits)?;
+    driver.event_wait(stream, event)?;
+    Ok(())
+}
+
+/// The mappings of this process: one for each allocation and device, however often it is opened. It is that of the
+/// device's primary context, since a process may open an exporter's memory in one context of a device only.
+///
+/// The handle of an allocation that has been freed may come back for another one. It does not while a mapping is there: who
+/// has mapped it holds a share of the exporter's, which keeps the allocation.
+static MAPPED: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
+
+struct Mapped {
+    ordinal: i32,
+    named: MemoryHandle,
+    pointer: u64,
+    count: usize,
+}
+
+/// One opened share of another process's: what has to be closed, on a thread that may wait. The lock is given up last.
+pub(super) struct Import {
+    pub(super) driver: &'static dyn Driver,
+    pub(super) ordinal: i32,
+    event: Option<Event>,
+    mapping: Option<MemoryHandle>,
+    /// Keeps the primary context.
+    is_retained: bool,
+    _hold: Hold,
+}
+
+impl Import {
+    /// Retains the primary context of the device.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    fn new(driver: &'static dyn Driver, ordinal: i32, hold: Hold) -> Result<Self, DriverError> {
+        driver.primary_context_retain(ordinal)?;
+        Ok(Self {
+            driver,
+            ordinal,
+            event: None,
+            mapping: None,
+            is_retained: true,
+            _hold: hold,
+        })
+    }
+
+    /// Maps an allocation; returns its address here.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    fn map(&mut self, named: MemoryHandle) -> Result<u64, DriverError> {
+        let _there = ContextGuard::of_device(self.driver, self.ordinal)?;
+        let _relaxed = Relaxed::new(self.driver)?;
+        // Held across the call, so that none opens what another one closes.
+        let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |each: &&mut Mapped| (each.ordinal, each.named) == (self.ordinal, named);
+        let pointer = match mapped.iter_mut().find(is_it) {
+            Some(known) => {
+                known.count += 1;
+                known.pointer
+            }
+            None => {
+                let pointer = self.driver.memory_open(named)?;
+                mapped.push(Mapped {
+                    ordinal: self.ordinal,
+                    named,
+                    pointer,
+                    count: 1,
+                });
+                pointer
+            }
+        };
+        self.mapping = Some(named);
+        Ok(pointer)
+    }
+
+    /// Makes `stream` wait for the share's event.
+    ///
+    /// # Errors
+    /// The rules of captures; the driver's refusal.
+    fn wait(&mut self, named: EventHandle, stream: Stream) -> Result<(), Error> {
+        let _there = ContextGuard::of_device(self.driver, self.ordinal)?;
+        let event = self.driver.event_open(named)?;
+        self.event = Some(event);
+        let place = Place {
+            requested: Defaults::OfPrimary,
+            ..Place::cuda(self.ordinal, 0)
+        };
+        wait(self.driver, stream, &place, event)
+    }
+
+    /// Closes the mapping if this was its last user.
+    fn unmap(&self, named: MemoryHandle) {
+        let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |each: &Mapped| (each.ordinal, each.named) == (self.ordinal, named);
+        let Some(at) = mapped.iter().position(is_it) else {
+            return;
+        };
+        mapped[at].count -= 1;
+        if mapped[at].count == 0 {
+            let pointer = mapped.swap_remove(at).pointer;
+            // SAFETY: opened by `map`, once, and closed here, once: the last of its users is ending, after the devices have
+            // done their work (`Opened`), or before it has had any. A refusal leaves the mapping.
+            let _ = unsafe { self.driver.memory_close(pointer) };
+        }
+    }
+}
+
+impl Drop for Import {
+    /// On a thread that may wait and that does not hold the GIL.
+    fn drop(&mut self) {
+        if let Ok(_there) = ContextGuard::of_device(self.driver, self.ordinal) {
+            let _relaxed = Relaxed::new(self.driver);
+            if let Some(event) = self.event.take() {
+                // A failure leaves one event too many.
+                let _ = self.driver.event_destroy(event);
+            }
+            if let Some(named) = self.mapping.take() {
+                self.unmap(named);
+            }
+        }
+        if self.is_retained {
+            // A failure leaves one count too many.
+            let _ = self.driver.primary_context_release(self.ordinal);
+        }
+    }
+}
