@@ -19,6 +19,7 @@ __all__ = [
     "DType",
     "DriverError",
     "Explanation",
+    "Handle",
     "InterchangeWarning",
     "Refusal",
     "RuntimeRefusal",
@@ -31,7 +32,9 @@ __all__ = [
     "from_cai",
     "from_dlpack",
     "join",
+    "open",
     "policy",
+    "share",
     "split_masked",
     "stats",
     "to",
@@ -90,6 +93,12 @@ class RuntimeRefusal(Refusal, RuntimeError):
 
 class AttributeRefusal(Refusal, AttributeError):
     """A refusal, caught as `AttributeError` too."""
+
+class Handle(bytes):
+    """What `share` returns and `open` takes: bytes that name memory of another process.
+
+    It pickles, and travels by whatever carries bytes. It is a capability: do not publish it.
+    """
 
 @final
 class Consume:
@@ -1136,6 +1145,82 @@ def split_masked(
     ------
     TypeError, ValueError, BufferError, DriverError
         As `view` does; ValueError if both forms of mask fit and `mask` is "auto".
+    """
+
+def share(obj: ArrayLike, /, *, key: bytes | None = None) -> AbstractContextManager[Handle]:
+    """Lets another process of this machine use the memory of an array, during a `with` block. Copies nothing.
+
+    Entering returns a handle, for `open` in a process of the same user: it pickles, and it is bytes. By CUDA IPC, so
+    that the memory is of `cuMemAlloc` (`cudaMalloc`). The process that opens it finds the data ready: an event travels
+    with it. Leaving has later calls of `open` refused, and does not block; the array is kept until the last process
+    that has opened the handle has let go of it, or has died.
+
+    A handle is a capability: who has it, and the key, can read and write the memory, also if the array is read-only,
+    which no hardware enforces. Whether the other process is done with the data, only a message of your own tells.
+
+    Parameters
+    ----------
+    obj : ArrayLike
+        Any array that `view` takes.
+    key : bytes | None, default None
+        The secret that both processes have. None: `multiprocessing.current_process().authkey`, which the children of
+        multiprocessing inherit.
+
+    Returns
+    -------
+    ContextManager of Handle
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `view` does; if `key` is no bytes, or empty.
+    BufferError
+        If CUDA IPC does not share this memory; as `view` does.
+    DriverError
+        If a call of the CUDA driver fails.
+
+    Examples
+    --------
+    >>> with cd.share(array) as handle:  # doctest: +SKIP
+    ...     queue.put(handle)
+    ...     done.wait()
+    """
+
+def open(handle: bytes, /, *, stream: StreamLike | None = None, key: bytes | None = None) -> CaiView:
+    """Opens a handle of `share`: returns a view of the other process's memory. Copies nothing.
+
+    The handle's tag is checked before anything in it is used. The view keeps the memory in both processes, as all that
+    is made of it does; when the last of it is gone, this process waits for the device on a thread of its own, and lets
+    go. In the process that shares, it is a view of the same array. The exporter must not die meanwhile: what is left
+    then is what CUDA leaves.
+
+    Parameters
+    ----------
+    handle : bytes
+        What the block of `share` has returned: the handle, or the same bytes.
+    stream : StreamLike | None, default None
+        The stream on which the data will be ready. None: that of `use_stream`, else the legacy default stream.
+    key : bytes | None, default None
+        As in `share`.
+
+    Returns
+    -------
+    CaiView
+        Ready on `stream`. On the device that this process knows under the same UUID.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `stream` names no stream; if `handle` is none of this key.
+    BufferError
+        If the block of `share` has been left; if the handle is of another machine, user or container, or of a device
+        that is not visible here.
+    DriverError
+        If a call of the CUDA driver fails.
+
+    Examples
+    --------
+    >>> view = cd.open(queue.get(), stream=stream)  # doctest: +SKIP
     """
 
 def stats() -> dict[str, int]:
