@@ -28,6 +28,7 @@ from cai_conformance import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, cai, interface
 from conformance.tests.expectations.refusal import builtin
 from conformance.tests.interpreter.process import ROOT
+from conformance.tests.reach import handles
 from conformance.tests.simulated.machine import Machine
 
 LOOSE: Any = cd  # called with what its annotations forbid
@@ -104,6 +105,11 @@ def struct() -> cd.CaiView:
 
 def on_device(**changes: Any) -> cd.CaiView:
     return cd.view(cai(**changes), device_id=0)
+
+
+def nothing() -> cd.CaiView:
+    """Of a device, without elements."""
+    return on_device(shape=(0,), data=(0, False))
 
 
 def made(keywords: dict[str, Any] | None = None, **changes: Any) -> cd.CaiView:
@@ -295,6 +301,18 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
     ),
     "view-in-use": ("of one call", lambda: peer.borrow_both(*[cd.view(np.zeros(3))] * 2)),
     "pickle": ("pickle.dumps(view)", lambda: pickle.dumps(cd.view(np.zeros(3)))),
+    "share-memory": ("cd.share(numpy_array)", lambda: handles.entered(np.zeros(3))),
+    "share-handle": ('key=b"another"', lambda: cd.open(handles.entered(nothing()), key=b"another")),
+    "share-ended": ("after the block", lambda: cd.open(handles.entered(nothing()))),
+    "share-host": ("after a restart", lambda: cd.open(handles.changed(handles.entered(nothing()), handles.BOOT))),
+    "share-user": (
+        "another user id",
+        lambda: cd.open(handles.changed(handles.entered(nothing()), handles.USER)),
+    ),
+    "share-device": (
+        "leaves out where it is opened",
+        lambda: cd.open(handles.changed(handles.entered(nothing()), handles.DEVICE, handles.STARTED)),
+    ),
     "deep-copy": ("copy.deepcopy(v)", lambda: copy.deepcopy(cd.view(np.zeros(3)))),
 }
 #: By rule: the test that raises it.

@@ -81,6 +81,8 @@ def calls(machine: Machine) -> dict[str, Call]:
         "explain": Call({"obj": array}),
         "join": Call({"items": [view], "on": 1}),
         "split_masked": Call({"obj": array, "device_id": 0}),
+        "share": Call({"obj": array}),
+        "open": Call({"handle": shared(machine)}),
         "stats": Call(),
         "policy": Call({"sync": "event"}),
         "use_stream": Call({"stream": 1, "device_id": 0}),
@@ -94,6 +96,18 @@ def calls(machine: Machine) -> dict[str, Call]:
         "CaiView.to_cai": Call({}, view),
         "CaiView.__dlpack_device__": Call({}, view),
     }
+
+
+#: Blocks of `share` that stay open.
+OPEN: list[Any] = []
+
+
+def shared(machine: Machine) -> bytes:
+    """A handle that can be opened for as long as the process lives."""
+    if not OPEN:
+        OPEN.append(cd.share(cai(data=(machine.device_memory(64), False))))
+        OPEN.append(OPEN[0].__enter__())
+    return bytes(OPEN[1])
 
 
 class Closing:

@@ -170,12 +170,12 @@ impl Handle {
         let mac = keyed(key)?;
         let (body, tag) = bytes
             .split_last_chunk::<TAG>()
-            .ok_or_else(|| refused("no handle"))?;
+            .ok_or_else(|| refused(bytes, "that are no handle"))?;
         mac.chain_update(body)
             .verify_slice(tag)
-            .map_err(|_| refused("a handle whose tag is not of this key"))?;
+            .map_err(|_| refused(bytes, "whose tag is not of this key"))?;
         let mut rest = Reader(body);
-        let found = || refused("a handle of another version");
+        let found = || refused(bytes, "of another version's handle");
         if rest.take::<8>() != Some(MAGIC) {
             return Err(found());
         }
@@ -202,12 +202,13 @@ fn keyed(key: &[u8]) -> Result<Hmac<Sha256>, Violation> {
     match Hmac::<Sha256>::new_from_slice(key) {
         Ok(mac) if !key.is_empty() => Ok(mac),
         _ => Err(Violation::new(Rule::ArgumentValue, field, "an empty key")
-            .with_hint("pass bytes that only the two processes know")),
+            .with_hint("must be bytes that only the two processes know")),
     }
 }
 
 #[cold]
-fn refused(found: &str) -> Violation {
+fn refused(bytes: &[u8], are: &str) -> Violation {
+    let found = format_args!("{} bytes {are}", bytes.len());
     Violation::new(Rule::ShareHandle, Field::Argument("handle"), found).with_hint(
         "processes that do not inherit multiprocessing's authkey pass one key= to both ends",
     )

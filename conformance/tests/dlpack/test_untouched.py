@@ -408,6 +408,14 @@ NOT_OF_A_CAPSULE = {
         "capture-invalid",
     },
     "a rule of functions that take no capsule": {"argument-missing", "stream-none"},
+    "a rule of what another process has": {
+        "share-memory",
+        "share-handle",
+        "share-ended",
+        "share-host",
+        "share-user",
+        "share-device",
+    },
     "a function of the table of C, which takes what it is given": {"exchange-allocator"},
     "a producer that declares no stream: a bare capsule is ready on the caller's": {"stream-undeclared"},
 }

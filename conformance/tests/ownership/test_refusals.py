@@ -21,6 +21,7 @@ from conformance.tests.doubles.producers import Cai, cai, interface
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.ownership import native
 from conformance.tests.ownership.growth import check_nothing_is_left, growth, repeat
+from conformance.tests.reach import handles
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.test_hostile_attributes import sparse
@@ -206,6 +207,7 @@ def left(view: cd.CaiView) -> cd.CaiView:
 
 # By rule: what is refused, and what must not be kept by it.
 VIEW: Any = cd.view(cai(), device_id=0)
+LEFT = handles.entered(cd.view(cai(shape=(0,), data=(0, False)), device_id=0))
 LOOSE: Any = cd  # called with what its annotations forbid
 OTHERS: dict[str, Call] = {
     "argument-count": partial(LOOSE.view, cai(), 0),
@@ -275,6 +277,12 @@ OTHERS: dict[str, Call] = {
     "rocm-order": partial(tensor(device=(10, 0)).on, 7),
     "scope-ended": left(cd.view(cai(), device_id=0)).__dlpack__,
     "shape-override": partial(cd.view, cai(), device_id=0, shape=(7,)),
+    "share-device": partial(cd.open, handles.changed(LEFT, handles.DEVICE, handles.STARTED)),
+    "share-ended": partial(cd.open, LEFT),
+    "share-handle": partial(cd.open, LEFT, key=b"another"),
+    "share-host": partial(cd.open, handles.changed(LEFT, handles.BOOT)),
+    "share-memory": partial(handles.entered, ONES),
+    "share-user": partial(cd.open, handles.changed(LEFT, handles.USER)),
     "stream-cpu": partial(tensor().__dlpack__, stream=1),
     "stream-none": partial(VIEW.on, None),
     "stream-object": partial(cd.use_stream, type("Stream", (), {"__cuda_stream__": 5})(), device_id=0),
