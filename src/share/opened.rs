@@ -183,8 +183,6 @@ pub(super) struct Import {
     pub(super) ordinal: i32,
     event: Option<Event>,
     mapping: Option<MemoryHandle>,
-    /// Keeps the primary context.
-    is_retained: bool,
     _hold: Hold,
 }
 
@@ -200,7 +198,6 @@ impl Import {
             ordinal,
             event: None,
             mapping: None,
-            is_retained: true,
             _hold: hold,
         })
     }
@@ -280,9 +277,7 @@ impl Drop for Import {
                 self.unmap(named);
             }
         }
-        if self.is_retained {
-            // A failure leaves one count too many.
-            let _ = self.driver.primary_context_release(self.ordinal);
-        }
+        // The count of `new`. A failure leaves one too many.
+        let _ = self.driver.primary_context_release(self.ordinal);
     }
 }

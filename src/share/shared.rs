@@ -157,6 +157,7 @@ impl CaiView {
     pub(crate) fn share_with(&self, policy: SyncPolicy) -> Result<Shared, Error> {
         self.descriptor().check_dlpack()?;
         check_device(self)?;
+        fork::watch();
         let holders = Holders::new()?;
         let mut shared = with_driver(|driver| {
             let mut view = self.clone();

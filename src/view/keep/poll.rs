@@ -157,15 +157,17 @@ pub(crate) fn until_done(
 }
 
 /// Like [`until_done`]; if the driver refuses that, the host waits for the stream, and if it cannot, the share stays for
-/// ever.
+/// ever, unless nothing runs there any more.
 pub(crate) fn by_stream(
     driver: &'static dyn Driver,
     stream: Stream,
     owner: &Owner,
     device: Device,
 ) {
+    // In a context that has failed, or is gone, nothing runs any more.
+    let is_open = |error: DriverError| !error.is_end_of_context();
     let marked = until_done(driver, stream, owner, device);
-    if marked.is_err() && driver.stream_synchronize(stream).is_err() {
+    if marked.is_err_and(is_open) && driver.stream_synchronize(stream).is_err_and(is_open) {
         std::mem::forget(owner.share());
     }
 }

@@ -1,0 +1,238 @@
+"""Another process on the simulated driver, which shares and opens as it is told."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+from cai_conformance import Sim as Control
+
+from conformance.tests.reach.arrays import on_device
+from conformance.tests.simulated.machine import Machine
+
+#: What takes longer hangs.
+SECONDS = 60
+
+
+class Raised(Exception):
+    """What the other process raised: the rule of a refusal, or the text."""
+
+
+class Other:
+    """A process of its own, started anew (`spawn`): it inherits the key of multiprocessing, and nothing of the driver."""
+
+    def __init__(self, **environment: str) -> None:
+        before = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
+        context = multiprocessing.get_context("spawn")
+        self._channel, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+    def send(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._channel.send((function, arguments))
+
+    def receive(self) -> Any:
+        assert self._channel.poll(SECONDS), "the other process hangs"
+        succeeded, value = self._channel.recv()
+        if not succeeded:
+            raise Raised(*value)
+        return value
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function of this module over there."""
+        self.send(function, *arguments)
+        return self.receive()
+
+    def kill(self) -> None:
+        self.process.kill()
+        # Not by `join`, which waits for the children that it has forked, too.
+        os.waitid(os.P_PID, self.process.pid or 0, os.WEXITED | os.WNOWAIT)
+
+    def __enter__(self) -> Other:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._channel.close()
+
+
+def serve(channel: Connection) -> None:
+    while True:
+        try:
+            function, arguments = channel.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, function(*arguments))
+        except Exception as error:
+            answer = (False, (getattr(error, "rule", None) or type(error).__name__, traceback.format_exc()))
+        channel.send(answer)
+        del answer
+
+
+# --- what is done over there ---
+
+#: Views, and blocks of `share` with the array that they keep, by name.
+HELD: dict[str, Any] = {}
+_MACHINE: list[Machine] = []
+_STREAMS: list[int] = []
+
+
+def machine() -> Machine:
+    if not _MACHINE:
+        _MACHINE.append(Machine(Control()))
+        _MACHINE[0].control.schedule = "lazy"
+        _MACHINE[0].set_current(0)
+    return _MACHINE[0]
+
+
+def stream() -> int:
+    if not _STREAMS:
+        _STREAMS.append(machine().stream())
+    return _STREAMS[0]
+
+
+def opened(name: str, handle: bytes, key: bytes | None = None) -> dict[str, Any]:
+    """Opens a handle; the facts of the view."""
+    view = HELD[name] = cd.open(handle, stream=stream(), key=key)
+    return facts(view) | {"is on stream": view.stream == stream()}
+
+
+def facts(view: cd.CaiView) -> dict[str, Any]:
+    return {
+        "shape": view.shape,
+        "strides": view.elem_strides,
+        "dtype": str(view.dtype),
+        "read only": view.read_only,
+        "device": view.device,
+        "ptr": view.ptr,
+    }
+
+
+def values(name: str) -> bytes:
+    """What a consumer reads."""
+    return bytes(np.ascontiguousarray(np.from_dlpack(HELD[name], device="cpu")).tobytes())
+
+
+def peeked(name: str) -> bytes:
+    """What lies there now, whatever is pending."""
+    view = HELD[name]
+    return machine().read(view.ptr, view.nbytes)
+
+
+def write(name: str, data: bytes) -> None:
+    """Writes on the stream, without a wait."""
+    machine().control.store(stream(), HELD[name].ptr, data)
+
+
+def closed(name: str) -> None:
+    del HELD[name]
+    gc.collect()
+
+
+def shared(name: str, count: int) -> cd.Handle:
+    """Shares an array that is still to be written."""
+    view = on_device(machine(), np.arange(float(count)), stream(), False)
+    block = cd.share(view)
+    HELD[name] = (view, block)
+    return block.__enter__()
+
+
+def left(name: str) -> None:
+    """Leaves the block, and drops the array."""
+    _, block = HELD.pop(name)
+    block.__exit__(None, None, None)
+    del block
+    gc.collect()
+
+
+def live(expected: dict[str, int] | None = None) -> dict[str, int]:
+    """What may leak; with what is expected, once it has had time to become that."""
+    end, found = time.monotonic() + 10, counted()
+    while expected not in (None, found) and time.monotonic() < end:
+        time.sleep(0.01)
+        found = counted()
+    return found
+
+
+def owners(expected: int) -> int:
+    end = time.monotonic() + 10
+    while counted()["owners"] != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    return counted()["owners"]
+
+
+def called(name: str) -> int:
+    return machine().control.count(name)
+
+
+def counted() -> dict[str, int]:
+    gc.collect()
+    control = machine().control
+    with open("/proc/self/maps") as maps:
+        mappings = sum("memfd:" in line for line in maps)
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "mappings": mappings,
+        "events": control.live().events,
+        "contexts": control.live().contexts,
+        "owners": cd.stats()["live"],
+    }
+
+
+def storm(handles: list[bytes], threads: int, rounds: int) -> int:
+    """Opens, reads and drops on many threads; the number of wrong values and errors."""
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(rounds):
+            at = (number + turn) % len(handles)
+            try:
+                view = cd.open(handles[at], stream=own)
+                found = np.from_dlpack(cd.view(view), device="cpu")
+                if not np.array_equal(found, np.arange(8.0) + at):
+                    wrong.append((at, found))
+            except Exception as error:
+                wrong.append(error)
+
+    own = stream()
+    running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    if wrong:
+        print(wrong[:3])
+    return len(wrong)
+
+
+def forked() -> int:
+    """A child that goes on without another program; its number."""
+    child = os.fork()
+    if not child:
+        time.sleep(SECONDS)
+        os._exit(0)
+    return child
+
+
+def as_user(number: int, handle: bytes) -> str:
+    """The rule that refuses the handle to another user."""
+    os.setuid(number)
+    try:
+        cd.open(handle, stream=1)
+    except cd.Refusal as refusal:
+        return refusal.rule
+    return "opened"
