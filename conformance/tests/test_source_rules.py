@@ -45,6 +45,7 @@ UNCAUGHT = {
     "stay": "asks the unwinder and sleeps",
     "look": "compares addresses",
     "class_ended": "stores an atomic",
+    "close_all": "closes files",
     "count": "stores an atomic",
     "forget": "stores an atomic",
     "reset_in_child": "stores atomics",

@@ -1,7 +1,6 @@
 //! The end of an opened share: after the work that uses the memory, on a thread of this library's.
 
-use super::opened::Import;
-use crate::driver::{ContextGuard, DriverError};
+use crate::driver::{ContextGuard, Driver, DriverError};
 use crate::view::Owner;
 use crate::view::keep::{self, Use};
 
@@ -15,8 +14,11 @@ pub(super) struct Opened {
 impl Opened {
     /// # Errors
     /// The driver's refusal.
-    pub(super) fn new(import: Import) -> Result<Self, DriverError> {
-        let (driver, ordinal) = (import.driver, import.ordinal);
+    pub(super) fn new(
+        driver: &'static dyn Driver,
+        ordinal: i32,
+        import: impl Send + 'static,
+    ) -> Result<Self, DriverError> {
         let used = {
             let _there = ContextGuard::of_device(driver, ordinal)?;
             Use::new(driver, None)?

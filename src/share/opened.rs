@@ -103,7 +103,8 @@ impl Handle {
             if let Some(ready) = self.ready {
                 import.wait(ready, stream)?;
             }
-            Ok::<_, Error>((ordinal, Some((data, Opened::new(import)?))))
+            let opened = Opened::new(driver, ordinal, import)?;
+            Ok::<_, Error>((ordinal, Some((data, opened))))
         })?;
         let device = Device::cuda(ordinal);
         let ready = match self.ready {
@@ -178,9 +179,9 @@ struct Mapped {
 }
 
 /// One opened share of another process's: what has to be closed, on a thread that may wait. The lock is given up last.
-pub(super) struct Import {
-    pub(super) driver: &'static dyn Driver,
-    pub(super) ordinal: i32,
+struct Import {
+    driver: &'static dyn Driver,
+    ordinal: i32,
     event: Option<Event>,
     mapping: Option<MemoryHandle>,
     _hold: Hold,

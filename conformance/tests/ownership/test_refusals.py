@@ -277,7 +277,6 @@ OTHERS: dict[str, Call] = {
     "rocm-order": partial(tensor(device=(10, 0)).on, 7),
     "scope-ended": left(cd.view(cai(), device_id=0)).__dlpack__,
     "shape-override": partial(cd.view, cai(), device_id=0, shape=(7,)),
-    "share-device": partial(cd.open, handles.changed(LEFT, handles.DEVICE, handles.STARTED)),
     "share-ended": partial(cd.open, LEFT),
     "share-handle": partial(cd.open, LEFT, key=b"another"),
     "share-host": partial(cd.open, handles.changed(LEFT, handles.BOOT)),
@@ -332,12 +331,13 @@ def of_the_driver(rule: str, machine: Machine) -> Iterator[Call]:
         "pointer-device": partial(cd.view, producer, device_id=0, check="bounds"),
         "out-of-bounds": partial(cd.view, producer, device_id=1, check="bounds"),
         "present-as": partial(tensor(device=(abi.CPU, 0)).present_as, "cuda"),
+        "share-device": partial(cd.open, handles.changed(LEFT, handles.DEVICE, handles.STARTED)),
     }[rule]
     machine.free(pointer)
 
 
 CAPTURED = ["capture-producer", "capture-consumer", "capture-other", "capture-host-wait", "capture-legacy"]
-DRIVEN = ["pointer-unknown", "pointer-device", "out-of-bounds", "present-as"]
+DRIVEN = ["pointer-unknown", "pointer-device", "out-of-bounds", "present-as", "share-device"]
 
 
 @pytest.mark.parametrize("rule", [*CAPTURED, *DRIVEN])

@@ -28,7 +28,7 @@ class Raised(Exception):
 
 
 class Other:
-    """A process of its own, started anew (`spawn`): it inherits the key of multiprocessing, and nothing of the driver."""
+    """A process of its own, started by `spawn`: it inherits the key of multiprocessing, and nothing of the driver."""
 
     def __init__(self, **environment: str) -> None:
         before = {name: os.environ.get(name) for name in environment}

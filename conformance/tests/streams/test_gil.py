@@ -11,6 +11,7 @@ import gc
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, cast
 
 import cai_dlpack as cd
@@ -21,6 +22,8 @@ from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.interpreter.process import ROOT, on_the_simulator
+from conformance.tests.reach import other
+from conformance.tests.reach.other import Other
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face, consume
@@ -164,6 +167,20 @@ def refused_record(track: Kinds) -> None:
     track.control.clear_faults()
 
 
+def shared(track: Kinds) -> None:
+    with cd.share(track.view(track.a)) as handle:
+        cd.open(handle, stream=track.b)
+
+
+@cache
+def exported() -> bytes:
+    """A handle of another process's, which shares to the end."""
+    exporter = Other()
+    EXPORTERS.append(exporter)
+    return bytes(exporter(other.shared, "array", 8))
+
+
+EXPORTERS: list[Other] = []
 ROUTES: dict[str, Callable[[Kinds], object]] = {
     "view": lambda track: cd.view(track.producer(track.a)),
     "from-cai": lambda track: cd.from_cai(track.producer(track.a)),
@@ -202,6 +219,8 @@ ROUTES: dict[str, Callable[[Kinds], object]] = {
     "join-on-a-default-stream": lambda track: cd.join([managed(track), track.view(track.b)], on=LEGACY),
     "capture": captured,
     "refused-record": refused_record,
+    "share": shared,
+    "open": lambda track: cd.open(exported(), stream=track.b),
 }
 
 

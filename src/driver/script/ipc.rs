@@ -31,7 +31,7 @@ impl State {
 
 impl Ipc for Script {
     fn device_uuid(&self, ordinal: i32) -> Result<Uuid, DriverError> {
-        self.call("cuDeviceGetUuid", &ordinal.to_string())?;
+        drop(self.call("cuDeviceGetUuid", &ordinal.to_string())?);
         Ok(Uuid([0xd0 + ordinal as u8; 16]))
     }
 
@@ -53,7 +53,7 @@ impl Ipc for Script {
     }
 
     fn memory_handle(&self, base: u64) -> Result<MemoryHandle, DriverError> {
-        self.call("cuIpcGetMemHandle", &format!("{base:#x}"))?;
+        drop(self.call("cuIpcGetMemHandle", &format!("{base:#x}"))?);
         Ok(MemoryHandle(named(base)))
     }
 
@@ -90,7 +90,7 @@ impl Ipc for Script {
     }
 
     fn event_handle(&self, event: Event) -> Result<EventHandle, DriverError> {
-        self.call("cuIpcGetEventHandle", &format!("{:#x}", event.0))?;
+        drop(self.call("cuIpcGetEventHandle", &format!("{:#x}", event.0))?);
         Ok(EventHandle(named(event.0.get())))
     }
 
