@@ -121,10 +121,8 @@ fn a_share_that_nobody_opens_ends_at_once() {
     assert_eq!(script.events_alive(), 0);
     assert_eq!(rule(open(&handle, MINE)), Rule::ShareEnded);
     // SAFETY: no memory is read.
-    assert_eq!(
-        rule(unsafe { handle.open(crate::view::LiveStream::LEGACY_DEFAULT) }),
-        Rule::ShareEnded
-    );
+    let late = unsafe { handle.open(crate::view::LiveStream::LEGACY_DEFAULT) };
+    assert_eq!(rule(late), Rule::ShareEnded);
 }
 
 #[test]
