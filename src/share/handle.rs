@@ -183,18 +183,6 @@ impl Handle {
             .filter(|_| rest.0.is_empty())
             .ok_or_else(found)
     }
-
-    /// Returns the process that shares the memory.
-    #[must_use]
-    pub fn process(&self) -> u32 {
-        self.place.process
-    }
-
-    /// Returns the extents of the array, in elements.
-    #[must_use]
-    pub fn shape(&self) -> &[i64] {
-        &self.array.shape
-    }
 }
 
 fn keyed(key: &[u8]) -> Result<Hmac<Sha256>, Violation> {
