@@ -116,7 +116,9 @@ def test_memory_of_each_kind_arrives_where_it_can_be_used_or_is_refused(machine:
         else:
             with pytest.raises(TypeError) as refused:
                 sent(view, family)
-            assert isinstance(refused.value.__cause__, BufferError), kind
+            cause = refused.value.__cause__
+            assert isinstance(cause, BufferError) and isinstance(cause, cd.Refusal), kind
+            assert cause.rule == "copy-refused", kind
     assert {*arrives, 10, 14} <= seen
 
 

@@ -65,18 +65,19 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
     """The bytes of a view, copied on its device if they are not in C order; and what they are.
 
     Raises:
-        BufferError: the memory is neither the host's nor of a device of CUDA.
+        BufferError: the memory is neither the host's nor of a device of CUDA, rule `copy-refused`.
         BufferError, ValueError: the type is none of DLPack's. The receiver's step is made here first.
     """
-    if view.device[0] not in _OF_HOST + _OF_DEVICE:
-        raise BufferError(f"memory on device {view.device} is neither the host's nor CUDA's: copy it there first")
+    is_known = view.device[0] in _OF_HOST + _OF_DEVICE
     header = {
         "on_device": is_on_device(view),
         "dtype": str(view.dtype),
         "shape": view.shape,
         "read_only": view.read_only is not False,
     }
-    flat = _flat(view if view.is_c_contiguous else cd.from_dlpack(view, device=view.device, copy=True))
+    # Memory of other devices is not copied here: the copy refuses it by its rule, in C order or not.
+    is_sent_as_is = is_known and view.is_c_contiguous
+    flat = _flat(view if is_sent_as_is else cd.from_dlpack(view, device=view.device, copy=True))
     typed(flat, header)
     return flat, header
 
