@@ -19,6 +19,7 @@
 #   make judged-torch                the same for torch on the CPU
 #   make torch                       pairs and tests of torch on the CPU; takes 1.3 GB
 #   make readers                     KvikIO, UCXX, cuda.compute and CuTe DSL read views; takes 3 GB
+#   make reach                       Ray's actors and NIXL's agents carry views; takes 600 MB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
 #                                    two builds, ONLY='cp312|sdist' chooses
@@ -43,6 +44,7 @@ VENV    := .venv$(if $(filter file,$(origin PYTHON)),,-$(notdir $(firstword $(PY
 MATRIX  := $(VENV)-matrix
 TORCH   := $(VENV)-torch
 READERS := $(VENV)-readers
+REACH   := $(VENV)-reach
 DOCS    := $(VENV)-docs
 WHEELS  := $(VENV)-wheels
 BIN     := $(VENV)/bin
@@ -66,7 +68,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -185,7 +187,7 @@ stub: $(VENV)/.package
 
 # --- environments: each has a stamp file for its interpreter, its requirements and what is built here ---
 
-ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(READERS) $(DOCS) $(WHEELS)
+ENVIRONMENTS := $(VENV) $(MATRIX) $(TORCH) $(READERS) $(REACH) $(DOCS) $(WHEELS)
 # The pip of the environment that a rule makes: its name is the pattern's stem.
 PIP           = $*/bin/python -m pip --quiet --disable-pip-version-check install
 INSTALL       = $(PIP) --no-deps --force-reinstall
@@ -196,11 +198,14 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 $(TORCH)/.requirements:  conformance/requirements-torch.txt
 $(TORCH)/.requirements:  private PIP += --no-deps
 $(READERS)/.requirements: conformance/requirements-readers.txt
+# NIXL declares torch, which it imports only if a program has.
+$(REACH)/.requirements: conformance/requirements-reach.txt
+$(REACH)/.requirements: private PIP += --no-deps
 $(DOCS)/.requirements:   docs/site/requirements.txt
 $(WHEELS)/.requirements: bindings/python/wheels/requirements.txt
 
 # The wheel is built for one interpreter, which every environment must have.
-$(MATRIX)/bin/python $(TORCH)/bin/python $(READERS)/bin/python $(DOCS)/bin/python $(WHEELS)/bin/python: | $(BIN)/python
+$(MATRIX)/bin/python $(TORCH)/bin/python $(READERS)/bin/python $(REACH)/bin/python $(DOCS)/bin/python $(WHEELS)/bin/python: | $(BIN)/python
 
 $(ENVIRONMENTS:=/bin/python): %/bin/python:
 	@for python in $(BIN)/python $(PYTHON); do \
@@ -285,6 +290,10 @@ torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 # What takes a view and asks for no stream.
 readers: $(READERS)/.package simulator
 	$(call simulated,$(READERS)) -m pytest -p conformance.tests.conftest conformance/readers
+
+# What carries views between processes, and is too large for `make test`.
+reach: $(REACH)/.package simulator
+	$(call simulated,$(REACH)) -m pytest -p conformance.tests.conftest conformance/reach
 
 # candle's tensors of the CPU as views, and back (docs/rust.md). Those of a GPU are compiled, with a script in place of nvcc:
 # nothing is linked, and no kernel is needed.

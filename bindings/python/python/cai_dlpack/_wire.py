@@ -36,6 +36,11 @@ def receive_by(to_device: ToDevice | None) -> None:
     _to_device = to_device or to_current_device
 
 
+def is_known(view: CaiView) -> bool:
+    """Whether memory is the host's or of a device of CUDA."""
+    return view.device[0] in _OF_HOST + _OF_DEVICE
+
+
 def is_on_device(view: CaiView) -> bool:
     return view.device[0] in _OF_DEVICE
 
@@ -68,7 +73,6 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
         BufferError: the memory is neither the host's nor of a device of CUDA, rule `copy-refused`.
         BufferError, ValueError: the type is none of DLPack's. The receiver's step is made here first.
     """
-    is_known = view.device[0] in _OF_HOST + _OF_DEVICE
     header = {
         "on_device": is_on_device(view),
         "dtype": str(view.dtype),
@@ -76,7 +80,7 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
         "read_only": view.read_only is not False,
     }
     # Memory of other devices is not copied here: the copy refuses it by its rule, in C order or not.
-    is_sent_as_is = is_known and view.is_c_contiguous
+    is_sent_as_is = is_known(view) and view.is_c_contiguous
     flat = _flat(view if is_sent_as_is else cd.from_dlpack(view, device=view.device, copy=True))
     typed(flat, header)
     return flat, header

@@ -1,0 +1,1 @@
+"""Engines that carry views between processes, in an environment of their own."""

@@ -1,0 +1,64 @@
+"""Actors of Ray that make views and read them. Each process has a simulated driver of its own."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import ray
+from cai_conformance import Sim
+from cai_dlpack import ray as bridge
+
+from conformance.tests.reach.arrays import on_device
+from conformance.tests.simulated.machine import Machine
+
+# Ray looks for the transport when the class is defined.
+bridge.register()
+
+
+@ray.remote(num_cpus=0, enable_tensor_transport=True)
+class Actor:
+    """Work of its driver is done when somebody waits for it, and not before."""
+
+    def __init__(self) -> None:
+        self.machine = Machine(Sim())
+        self.machine.set_current(0)
+        self.machine.control.schedule = "lazy"
+
+    @ray.method(tensor_transport="cai_dlpack")
+    def make(self, array: Any, memory: str, read_only: bool = False) -> cd.CaiView:
+        return self._made(array, memory, read_only)
+
+    @ray.method(tensor_transport="cai_dlpack")
+    def make_many(self, arrays: list[Any], memory: str) -> dict[str, Any]:
+        return {"views": [self._made(array, memory, False) for array in arrays], "beside": "text"}
+
+    def _made(self, array: Any, memory: str, read_only: bool) -> cd.CaiView:
+        if memory == "host":
+            return cd.view(np.array(array), read_only=read_only)
+        return on_device(self.machine, array, self.machine.stream(), read_only)
+
+    @ray.method(tensor_transport="cai_dlpack")
+    def make_of_another_device(self) -> cd.CaiView:
+        from cai_conformance import abi
+
+        data = self.machine.device_memory(32)
+        return cd.view(abi.make((4,), dtype=(2, 64, 1), device=(10, 0), data=data).capsule())
+
+    def read(self, view: cd.CaiView) -> tuple[Any, ...]:
+        values = np.array(np.from_dlpack(view, device="cpu"))
+        return values, view.device, view.shape, str(view.dtype), view.read_only, os.getpid()
+
+    def read_many(self, found: dict[str, Any]) -> list[Any]:
+        assert found["beside"] == "text"
+        return [np.array(np.from_dlpack(view, device="cpu")) for view in found["views"]]
+
+    def live(self) -> int:
+        gc.collect()
+        return int(cd.stats()["live"])
+
+    def process(self) -> int:
+        return os.getpid()
