@@ -34,6 +34,7 @@
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
 #   make bench-pairs                 instructions from a library's array to another's, beside the libraries' own ways
+#   make bench-reach                 messages of views beside NumPy's arrays by the same engine
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
@@ -68,7 +69,7 @@ PYTHON_CODE   := bindings conformance docs
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -420,6 +421,11 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 # Two to four minutes.
 bench-pairs: $(VENV)/.package simulator
 	$(call simulated,$(VENV)) benches/pairs.py
+
+# Ray is in its own environment.
+bench-reach: $(VENV)/.package $(REACH)/.package
+	$(BIN)/python benches/reach.py
+	$(REACH)/bin/python benches/reach.py
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000

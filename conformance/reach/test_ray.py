@@ -1,4 +1,4 @@
-"""Views between two actors of Ray, as it is: what arrives is what left, and it was ready; device memory is simulated."""
+"""Views between two actors of Ray: what arrives is what left, and it was ready. Device memory is simulated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _cluster() -> Iterator[None]:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Any, Any]]:
-    made = Actor.remote(), Actor.remote()
+    of_class: Any = Actor
+    made = of_class.remote(), of_class.remote()
     yield made
     for actor in made:
         ray.kill(actor)
@@ -105,8 +106,10 @@ def test_an_actor_that_is_killed_is_an_error_and_nothing_is_left(pair: tuple[Any
     os.kill(process, signal.SIGKILL)
     try:
         assert np.array_equal(ray.get(other.read.remote(sent), timeout=90)[0], np.arange(1 << 17) * 1.0)
-    except ray.exceptions.RayError as error:
-        assert not isinstance(error, ray.exceptions.GetTimeoutError)
+    except ray.exceptions.GetTimeoutError:
+        pytest.fail("it hangs")
+    except ray.exceptions.RayError:
+        pass
     with pytest.raises(ray.exceptions.RayError):
         ray.get(one.make.remote(np.arange(3.0), "host"), timeout=60)
     del sent

@@ -73,7 +73,7 @@ def _pieces(view: CaiView) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
     if view.byte_strides is None:
         view.to_cai()  # refused by its rule
     axes = [pair for pair in zip(view.shape, view.byte_strides or (), strict=True) if pair[0] != 1]
-    run = view.itemsize
+    run = view.itemsize or 1
     while axes and axes[-1][1] == run:
         run *= axes.pop()[0]
     offsets = np.zeros(1, np.int64)

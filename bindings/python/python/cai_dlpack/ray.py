@@ -8,10 +8,10 @@
         def make(self): return cd.view(array)
 
 What a method returns, alone or beside other objects, is made ready and copied to Ray's object store when the method
-returns; memory of a device goes to the host first. An actor that is given it, and `ray.get`, read the store: on one host
-that is shared memory. What was on a device goes to the receiver's; where that has none, or no room, it stays on the host,
-and the logger `cai_dlpack` says so. What arrives is an array of its own, in C order, with the shape, the type and the
-read-only flag of the view: a read-only one of the host is the store's memory itself, any other a copy.
+returns; memory of a device goes to the host first. An actor that is given it, and `ray.get`, read the store: on one
+host that is shared memory. What was on a device goes to the receiver's; where that has none, or no room, it stays on
+the host, and the logger `cai_dlpack` says so. What arrives is an array of its own, in C order, with the shape, the type
+and the read-only flag of the view: a read-only one of the host is the store's memory itself, any other a copy.
 """
 
 from __future__ import annotations
