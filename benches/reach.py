@@ -105,6 +105,7 @@ def main() -> None:
 
         dask.register()
         engines["Dask, serialized and read"] = by_dask
+    copied = []
     for name, engine in engines.items():
         for number in NUMBERS:
             arrays = [np.zeros(512) for _ in range(number)]
@@ -112,11 +113,11 @@ def main() -> None:
             calls = {"view": lambda e=engine, v=views: e(v), "numpy": lambda e=engine, a=arrays: e(a)}
             print(row(name, number, calls), flush=True)
         (found,) = engine(views[:1])
-        print(
-            f"| {name}: bytes copied of {views[0].nbytes} | 1 | {0 if found.ptr == views[0].ptr else views[0].nbytes} |"
-        )
+        nbytes = 0 if found.ptr == views[0].ptr else views[0].nbytes
+        copied.append(f"{name}: {nbytes} of {views[0].nbytes} bytes copied.")
     if importlib.util.find_spec("ray"):
         print("\n".join(ray_rows()))
+    print("", *copied, sep="\n")
 
 
 if __name__ == "__main__":
