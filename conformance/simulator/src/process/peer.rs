@@ -21,8 +21,9 @@ impl Identity {
 
     /// Returns the process that has a number now.
     fn of(pid: u32) -> Option<Identity> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold spaces and parentheses; the start is field 22.
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        // The name, in parentheses, may hold any bytes; the start is field 22.
         let (_, rest) = text.rsplit_once(')')?;
         let start = rest.split_whitespace().nth(19)?.parse().ok()?;
         Some(Identity { pid, start })
@@ -71,6 +72,7 @@ impl Peer {
         };
         // SAFETY: one writable pollfd, and a timeout of 0 returns at once.
         let ready = unsafe { libc::poll(&raw mut asked, 1, 0) };
-        ready == 0
+        // A signal interrupts the question (EINTR), and tells nothing.
+        ready <= 0
     }
 }
