@@ -155,7 +155,8 @@ impl Function for Open {
 fn read_key(py: Python<'_>, key: Value<'_, '_>) -> PyResult<Vec<u8>> {
     if let Some(key) = key {
         let Ok(bytes) = key.cast::<PyBytes>() else {
-            return Err(wrong_type(&key, "key", "bytes").into());
+            // By its type alone: the value is a secret, whatever it is.
+            return Err(wrong_type(key.get_type().as_any(), "key", "bytes").into());
         };
         return Ok(bytes.as_bytes().to_vec());
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
@@ -23,6 +24,17 @@ def there() -> Iterator[Other]:
 
 def array(machine: Machine) -> cd.CaiView:
     return on_device(machine, np.arange(8.0), machine.stream(), False)
+
+
+@pytest.mark.parametrize("key", ["a secret", bytearray(b"a secret"), memoryview(b"a secret"), ("a secret",)])
+def test_a_refused_key_is_not_shown(machine: Machine, key: Any) -> None:
+    block = cd.share(array(machine), key=b"another")
+    with block as handle:
+        for call in (lambda: cd.share(array(machine), key=key), lambda: cd.open(handle, key=key)):
+            with pytest.raises(cd.TypeRefusal) as raised:
+                call()
+            assert "secret" not in str(raised.value) + repr(raised.value) + repr(vars(raised.value))
+            assert type(key).__name__ in str(raised.value)
 
 
 def opened_under_signals(handle: bytes, count: int) -> int:
