@@ -1,6 +1,7 @@
 //! `share` and `open`: views between the processes of one machine.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use once_cell::race::OnceBox;
 use pyo3::Borrowed;
@@ -174,12 +175,21 @@ fn read_key(py: Python<'_>, key: Value<'_, '_>) -> PyResult<Vec<u8>> {
 pub(crate) struct PyShare {
     view: Py<PyCaiView>,
     key: Vec<u8>,
-    open: Mutex<Vec<Shared>>,
+    open: Mutex<Vec<(ThreadId, Shared)>>,
 }
 
 impl PyShare {
-    fn open(&self) -> MutexGuard<'_, Vec<Shared>> {
+    fn open(&self) -> MutexGuard<'_, Vec<(ThreadId, Shared)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what this thread has entered last; of a thread that has entered nothing, what any has.
+    fn leave(&self) -> Option<Shared> {
+        let mut open = self.open();
+        let here = thread::current().id();
+        let own = open.iter().rposition(|(thread, _)| *thread == here);
+        let at = own.or(open.len().checked_sub(1))?;
+        Some(open.remove(at).1)
     }
 }
 
@@ -192,7 +202,7 @@ impl PyShare {
         let shared = view.lend()?.share_with(policy::policy(py)?)?;
         let bytes = shared.handle().to_bytes(&this.key)?;
         let handle = handle_class(py)?.call1(new_tuple(py, [Ok(new_bytes(py, &bytes)?)])?)?;
-        this.open().push(shared);
+        this.open().push((thread::current().id(), shared));
         Ok(handle)
     }
 
@@ -203,7 +213,7 @@ impl PyShare {
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         // Dropped without the lock: what is released may run any code.
-        let ended = self.open().pop();
+        let ended = self.leave();
         drop(ended);
         Ok(false)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,44 @@ def there() -> Iterator[Other]:
 
 def array(machine: Machine) -> cd.CaiView:
     return on_device(machine, np.arange(8.0), machine.stream(), False)
+
+
+def refused(handle: bytes) -> bool:
+    try:
+        cd.open(handle)
+    except cd.BufferRefusal as error:
+        return error.rule == "share-ended"
+    return False
+
+
+def test_a_thread_leaves_its_own_block(machine: Machine) -> None:
+    """Two threads in the blocks of one object, the first of which leaves first."""
+    block = cd.share(array(machine))
+    entered, handles = threading.Barrier(2), {}
+
+    def first() -> None:
+        with block as handles["first"]:
+            entered.wait()
+            entered.wait()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with block as handles["second"]:
+        entered.wait()
+        thread.join()
+        assert [refused(handles[which]) for which in ("first", "second")] == [True, False]
+    assert refused(handles["second"])
+
+
+def test_another_thread_leaves_the_last_block(machine: Machine) -> None:
+    block = cd.share(array(machine))
+    handles = [block.__enter__(), block.__enter__()]
+    for left in (1, 2):
+        thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        assert [refused(handle) for handle in handles] == [left == 2, True]
 
 
 @pytest.mark.parametrize("key", ["a secret", bytearray(b"a secret"), memoryview(b"a secret"), ("a secret",)])
