@@ -43,7 +43,7 @@ impl Place {
     /// The operating system's refusal.
     fn here(file: u32, nonce: Nonce) -> Result<Self, Error> {
         let process = std::process::id();
-        let started = started(process)
+        let started = started(process)?
             .ok_or_else(|| io::Error::other(format!("/proc/{process}/stat cannot be read")))?;
         Ok(Self {
             boot: uuid("/proc/sys/kernel/random/boot_id")?,
@@ -83,11 +83,23 @@ impl Place {
 }
 
 /// Reads when a process was started; `None` if there is none.
-fn started(process: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+///
+/// # Errors
+/// The operating system's refusal.
+fn started(process: u32) -> io::Result<Option<u64>> {
+    // The program's name, which need not be UTF-8.
+    let stat = match fs::read(format!("/proc/{process}/stat")) {
+        // Of a process that ends meanwhile the file is there, and cannot be read.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        stat => stat?,
+    };
+    let stat = String::from_utf8_lossy(&stat);
     // The second field is the program's name in parentheses, which may hold any. The start is the 22nd (proc(5)).
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(19)?.parse().ok()
+    let start = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.split(' ').nth(19));
+    Ok(start.and_then(|start| start.parse().ok()))
 }
 
 /// Reads a file that holds a UUID.
@@ -160,7 +172,7 @@ impl Hold {
     /// # Errors
     /// `share-ended`; `share-user` if the process may not be looked at; the operating system's refusal.
     pub(super) fn take(place: &Place) -> Result<Self, Error> {
-        if started(place.process) != Some(place.started) {
+        if started(place.process)? != Some(place.started) {
             return Err(ended("a process that has ended"));
         }
         let path = format!("/proc/{}/fd/{}", place.process, place.file);

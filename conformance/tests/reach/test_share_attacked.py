@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -74,6 +77,47 @@ def test_a_refused_key_is_not_shown(machine: Machine, key: Any) -> None:
                 call()
             assert "secret" not in str(raised.value) + repr(raised.value) + repr(vars(raised.value))
             assert type(key).__name__ in str(raised.value)
+
+
+def few_files(handle: bytes) -> set[str]:
+    """What `open` raises while no file can be opened any more, or only few."""
+    own, before = reach.stream(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = set()
+    for limit in range(3, 40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            cd.open(handle, stream=own)
+        except OSError as error:
+            raised.add(f"{error.args[0]}")
+        except cd.Refusal as error:
+            raised.add(error.rule)
+        except cd.DriverError:
+            pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return raised
+
+
+def test_too_many_files_are_named(machine: Machine, there: Other) -> None:
+    with cd.share(array(machine)) as handle:
+        assert there(few_files, handle) == {"Too many open files (os error 24)"}
+
+
+def named(name: bytes) -> None:
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+
+
+def shared_as(name: bytes) -> bytes:
+    named(name)
+    return reach.shared("a", 8)
+
+
+@pytest.mark.parametrize("name", [b"gr\xc3", b") S 1 2 (", b"a b\n"])
+def test_a_process_may_have_any_name(machine: Machine, there: Other, name: bytes) -> None:
+    """The kernel cuts names at 15 bytes, be it in the middle of a character."""
+    handle = there(shared_as, name)
+    assert np.from_dlpack(cd.open(handle), device="cpu").tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    gc.collect()
 
 
 def opened_under_signals(handle: bytes, count: int) -> int:
