@@ -8,7 +8,9 @@ use super::handle::{Handle, check_span};
 use super::holders::Hold;
 use super::shared::{Kept, Role, check_capture, of_this_process};
 use crate::driver::ipc::{EventHandle, MemoryHandle};
-use crate::driver::{ContextGuard, Defaults, Driver, DriverError, Event, Place, Relaxed};
+use crate::driver::{
+    Context, ContextGuard, ContextId, Defaults, Driver, DriverError, Event, Place, Relaxed,
+};
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -165,14 +167,15 @@ fn wait(driver: &dyn Driver, stream: Stream, place: &Place, event: Event) -> Res
 }
 
 /// The mappings of this process: one for each allocation and device, however often it is opened. It is that of the
-/// device's primary context, since a process may open an exporter's memory in one context of a device only.
+/// device's primary context, since a process may open an exporter's memory in one context of a device only. A reset ends
+/// that context and its mappings; what is opened later has the same handle of a context, and is another one's.
 ///
 /// The handle of an allocation that has been freed may come back for another one. It does not while a mapping is there: who
 /// has mapped it holds a share of the exporter's, which keeps the allocation.
 static MAPPED: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 
 struct Mapped {
-    ordinal: i32,
+    home: Option<ContextId>,
     named: MemoryHandle,
     pointer: u64,
     count: usize,
@@ -182,6 +185,9 @@ struct Mapped {
 struct Import {
     driver: &'static dyn Driver,
     ordinal: i32,
+    /// The primary context, and which one it was; not known if the driver has refused to tell.
+    context: Context,
+    home: Option<ContextId>,
     event: Option<Event>,
     mapping: Option<MemoryHandle>,
     _hold: Hold,
@@ -193,14 +199,17 @@ impl Import {
     /// # Errors
     /// The driver's refusal.
     fn new(driver: &'static dyn Driver, ordinal: i32, hold: Hold) -> Result<Self, DriverError> {
-        driver.primary_context_retain(ordinal)?;
-        Ok(Self {
+        let mut import = Self {
             driver,
             ordinal,
+            context: driver.primary_context_retain(ordinal)?,
+            home: None,
             event: None,
             mapping: None,
             _hold: hold,
-        })
+        };
+        import.home = Some(driver.context_id(import.context)?);
+        Ok(import)
     }
 
     /// Maps an allocation; returns its address here.
@@ -212,7 +221,7 @@ impl Import {
         let _relaxed = Relaxed::new(self.driver)?;
         // Held across the call, so that none opens what another one closes.
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |each: &&mut Mapped| (each.ordinal, each.named) == (self.ordinal, named);
+        let is_it = |each: &&mut Mapped| (each.home, each.named) == (self.home, named);
         let pointer = match mapped.iter_mut().find(is_it) {
             Some(known) => {
                 known.count += 1;
@@ -221,7 +230,7 @@ impl Import {
             None => {
                 let pointer = self.driver.memory_open(named)?;
                 mapped.push(Mapped {
-                    ordinal: self.ordinal,
+                    home: self.home,
                     named,
                     pointer,
                     count: 1,
@@ -248,16 +257,19 @@ impl Import {
         wait(self.driver, stream, &place, event)
     }
 
-    /// Closes the mapping if this was its last user.
-    fn unmap(&self, named: MemoryHandle) {
+    /// Closes the mapping if this was its last user; if its context is not there any more, there is none.
+    fn unmap(&self, named: MemoryHandle, is_there: bool) {
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |each: &Mapped| (each.ordinal, each.named) == (self.ordinal, named);
+        let is_it = |each: &Mapped| (each.home, each.named) == (self.home, named);
         let Some(at) = mapped.iter().position(is_it) else {
             return;
         };
         mapped[at].count -= 1;
-        if mapped[at].count == 0 {
-            let pointer = mapped.swap_remove(at).pointer;
+        if mapped[at].count > 0 {
+            return;
+        }
+        let pointer = mapped.swap_remove(at).pointer;
+        if is_there {
             // SAFETY: opened by `map`, once, and closed here, once: the last of its users is ending, after the devices have
             // done their work (`Opened`), or before it has had any. A refusal leaves the mapping.
             let _ = unsafe { self.driver.memory_close(pointer) };
@@ -268,17 +280,25 @@ impl Import {
 impl Drop for Import {
     /// On a thread that may wait and that does not hold the GIL.
     fn drop(&mut self) {
-        if let Ok(_there) = ContextGuard::of_device(self.driver, self.ordinal) {
-            let _relaxed = Relaxed::new(self.driver);
-            if let Some(event) = self.event.take() {
-                // A failure leaves one event too many.
-                let _ = self.driver.event_destroy(event);
-            }
-            if let Some(named) = self.mapping.take() {
-                self.unmap(named);
-            }
+        let now = self.driver.context_id(self.context).ok();
+        // A reset has ended the events, the mappings and the counts of the context: what has those numbers now is others'.
+        let is_reset = now.is_some() && self.home.is_some() && now != self.home;
+        let there = ContextGuard::of_device(self.driver, self.ordinal);
+        let _relaxed = Relaxed::new(self.driver);
+        let is_there = there.is_ok() && !is_reset;
+        if let Some(event) = self.event.take()
+            && is_there
+        {
+            // A failure leaves one event too many.
+            let _ = self.driver.event_destroy(event);
         }
-        // The count of `new`. A failure leaves one too many.
-        let _ = self.driver.primary_context_release(self.ordinal);
+        if let Some(named) = self.mapping.take() {
+            self.unmap(named, is_there);
+        }
+        drop(there);
+        if !is_reset {
+            // The count of `new`. A failure leaves one too many.
+            let _ = self.driver.primary_context_release(self.ordinal);
+        }
     }
 }

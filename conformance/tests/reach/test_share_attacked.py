@@ -16,7 +16,7 @@ import pytest
 
 from conformance.tests.reach import other as reach
 from conformance.tests.reach.arrays import on_device
-from conformance.tests.reach.other import Other
+from conformance.tests.reach.other import HELD, Other
 from conformance.tests.simulated.machine import Machine
 
 
@@ -118,6 +118,34 @@ def test_a_process_may_have_any_name(machine: Machine, there: Other, name: bytes
     handle = there(shared_as, name)
     assert np.from_dlpack(cd.open(handle), device="cpu").tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     gc.collect()
+
+
+def after_a_reset(handle: bytes) -> tuple[bytes, bytes]:
+    """An array of this process's in the place of the first mapping; what is read of a second one."""
+    machine = reach.machine()
+    own = reach.stream()
+    machine.control._do("sim_set", b"reuse", 1)
+    first = cd.open(handle, stream=own)
+    machine.driver.cuDevicePrimaryCtxReset_v2(0)
+    machine._contexts.clear()
+    machine.set_current(0)
+    mine = machine.device_memory(first.nbytes)
+    assert mine == first.ptr
+    machine.write(mine, b"m" * first.nbytes)
+    HELD["second"] = second = cd.open(handle, stream=machine.stream())
+    del first
+    gc.collect()
+    reach.owners(1)
+    return machine.read(second.ptr, second.nbytes), machine.read(mine, second.nbytes)
+
+
+def test_what_was_mapped_before_a_reset_is_not_found_after_it(machine: Machine, there: Other) -> None:
+    view = array(machine)
+    np.from_dlpack(view, device="cpu")
+    with cd.share(view) as handle:
+        theirs, mine = there(after_a_reset, handle)
+        assert (theirs, mine) == (np.arange(8.0).tobytes(), b"m" * 64)
+    there(reach.closed, "second")
 
 
 def opened_under_signals(handle: bytes, count: int) -> int:
