@@ -1,6 +1,7 @@
 //! The exporter's side: what a share keeps, and until when.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -365,17 +366,17 @@ impl Shares {
 const SHORT: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_millis(64);
 
+/// Whether there is a thread that looks after [`LEFT`], whose lock is held while this changes.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
 /// Releases a share once its importers are gone, on a thread that is there as long as there is such a share. A process
-/// that cannot start one keeps the memory until it can.
+/// that cannot start one keeps the memory until it can: with the next share that is left.
 fn later(kept: Arc<Kept>) {
     let mut left = LEFT.list();
-    let is_first = left.is_empty();
     left.push(kept);
-    if is_first {
+    if !WATCHED.load(Ordering::Relaxed) {
         let thread = thread::Builder::new().name("cai-dlpack-share".into());
-        if thread.spawn(run).is_err() {
-            std::mem::forget(left.pop());
-        }
+        WATCHED.store(thread.spawn(run).is_ok(), Ordering::Relaxed);
     }
 }
 
@@ -389,6 +390,9 @@ fn run() {
             .extract_if(.., |kept| kept.holders.are_gone())
             .collect();
         let is_over = left.is_empty();
+        if is_over {
+            WATCHED.store(false, Ordering::Relaxed);
+        }
         // What is released may run any code.
         drop(left);
         pause = match gone.is_empty() {

@@ -8,6 +8,7 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
@@ -146,6 +147,32 @@ def test_what_was_mapped_before_a_reset_is_not_found_after_it(machine: Machine, 
         theirs, mine = there(after_a_reset, handle)
         assert (theirs, mine) == (np.arange(8.0).tobytes(), b"m" * 64)
     there(reach.closed, "second")
+
+
+def left_without_threads(first: str, second: str) -> int:
+    """Leaves a block while no thread can be started, and another one while it can; the owners after that."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    blocks = [HELD.pop(name)[1] for name in (first, second)]
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20), before[1]))
+    try:
+        blocks[0].__exit__(None, None, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert not any("cai-dlpack-shar" in comm.read_text() for comm in Path("/proc/self/task").glob("*/comm"))
+    blocks[1].__exit__(None, None, None)
+    blocks.clear()
+    gc.collect()
+    return cd.stats()["live"]
+
+
+def test_what_is_left_without_a_thread_is_released_by_the_next(machine: Machine, there: Other) -> None:
+    own = machine.stream()
+    views = [cd.open(there(reach.shared, name, 8), stream=own) for name in "ab"]
+    assert there(left_without_threads, "a", "b") > 0
+    views.clear()
+    gc.collect()
+    assert there(reach.owners, 0) == 0
 
 
 def opened_under_signals(handle: bytes, count: int) -> int:
