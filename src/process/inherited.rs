@@ -4,10 +4,13 @@
 //! locks of its description with it, also after the parent has ended.
 
 use std::fs::File;
+use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::thread;
 
 use super::fork;
 
@@ -29,15 +32,40 @@ pub(crate) struct Own {
     slot: &'static AtomicI32,
 }
 
+/// Whether a thread is opening a file that is not in a slot yet, or forks.
+static GATE: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn shut() {
+    while GATE.swap(true, Ordering::Acquire) {
+        thread::yield_now();
+    }
+}
+
+extern "C" fn admit() {
+    GATE.store(false, Ordering::Release);
+}
+
 impl Own {
-    pub(crate) fn new(file: File) -> Self {
-        static WATCHED: AtomicBool = AtomicBool::new(false);
-        if !WATCHED.swap(true, Ordering::Relaxed) {
+    /// Opens a file by `open`, which neither waits nor panics; no thread forks meanwhile.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(|| {
             // SAFETY: `close_all` loads atomics and calls `close`, which is async-signal-safe.
             unsafe { fork::in_child(close_all) };
-        }
-        let slot = take(file.as_raw_fd());
-        Self { file, slot }
+            // SAFETY: atomics, and a system call that yields. The gate is shut for a moment by the thread that opens,
+            // which does not fork meanwhile.
+            unsafe { fork::around_forks(shut, admit) };
+        });
+        shut();
+        let own = open().map(|file| {
+            let slot = take(file.as_raw_fd());
+            Self { file, slot }
+        });
+        admit();
+        own
     }
 }
 

@@ -129,19 +129,20 @@ impl Holders {
     /// # Errors
     /// The operating system's refusal.
     pub(super) fn new() -> Result<Self, Error> {
-        // SAFETY: a string with a final NUL.
-        let made = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
-        if made < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        // SAFETY: just made, open, and nobody else's.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(made) });
+        let file = Own::open(|| {
+            // SAFETY: a string with a final NUL.
+            let made = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
+            if made < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: just made, open, and nobody else's.
+            Ok(File::from(unsafe { OwnedFd::from_raw_fd(made) }))
+        })?;
         // 122 random bits of the kernel's.
         let nonce = uuid("/proc/sys/kernel/random/uuid")?;
         file.write_all_at(&[0], 0)?;
         file.write_all_at(&nonce, 1)?;
         let place = Place::here(file.as_raw_fd().unsigned_abs(), nonce)?;
-        let file = Own::new(file);
         Ok(Self { file, place })
     }
 
@@ -192,14 +193,14 @@ impl Hold {
         }
         // What has come in its place by now is not waited for, whatever it is.
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = File::options().read(true).custom_flags(flags).open(path);
+        let file = Own::open(|| File::options().read(true).custom_flags(flags).open(path));
         let file = match file {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ended("a handle whose block has been left"));
             }
             file => file?,
         };
-        let hold = Self(Own::new(file));
+        let hold = Self(file);
         let mut state = [ENDED; 1 + size_of::<Nonce>()];
         let is_it = |state: &[u8]| {
             state

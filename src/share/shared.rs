@@ -159,8 +159,8 @@ impl CaiView {
         self.descriptor().check_dlpack()?;
         check_device(self)?;
         fork::watch();
-        let holders = Holders::new()?;
         let mut shared = with_driver(|driver| {
+            let holders = Holders::new()?;
             let mut view = self.clone();
             let (device, memory) = match self.descriptor().byte_span() {
                 Some(span) => name_memory(driver, self, span)?,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import gc
+import os
 import resource
 import signal
 import threading
@@ -192,3 +194,42 @@ def opened_under_signals(handle: bytes, count: int) -> int:
 def test_signals_interrupt_no_opening(machine: Machine, there: Other) -> None:
     with cd.share(array(machine)) as handle:
         assert there(opened_under_signals, handle, 3000) == 0
+
+
+def forks_while_it_opens(handle: bytes, count: int) -> None:
+    """Views by many threads, which are kept, and children that go on until they are killed."""
+    own, is_over = reach.stream(), threading.Event()
+
+    def opens() -> None:
+        kept = HELD[f"{threading.get_ident()}"] = collections.deque(maxlen=1000)
+        while not is_over.is_set():
+            kept.append(cd.open(handle, stream=own))
+
+    threads = [threading.Thread(target=opens) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    HELD["children"] = [reach.forked() for _ in range(count)]
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def forked_children() -> list[int]:
+    children: list[int] = HELD["children"]
+    return children
+
+
+def test_a_child_of_an_importer_that_opens_meanwhile_keeps_nothing(machine: Machine) -> None:
+    view = array(machine)
+    before = cd.stats()["live"]
+    block = cd.share(view)
+    with Other() as there, block as handle:
+        there(forks_while_it_opens, handle, 60)
+        children = there(forked_children)
+        there.kill()
+    try:
+        del view, block
+        assert reach.owners(before - 1) == before - 1
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
