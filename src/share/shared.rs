@@ -276,8 +276,8 @@ fn check_memory(info: &Sharing, pointer: u64) -> Result<(), Violation> {
                 "its library shares it: pickle cuda.core's Buffer, torch.multiprocessing sends torch's tensors",
             ),
             (false, 0) => (
-                "mapped memory without a handle type (cuMemCreate)",
-                "copy it to memory of cuMemAlloc (cudaMalloc); torch makes no such memory without expandable_segments",
+                "memory without a handle: another process's, or mapped (cuMemCreate) without a handle type",
+                "what was opened is shared by the process that has made it; torch makes no mapped memory without expandable_segments",
             ),
             (false, _) => (
                 "mapped memory (cuMemCreate), which is exported by its own handles",
