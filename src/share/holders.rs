@@ -130,8 +130,12 @@ impl Holders {
     /// The operating system's refusal.
     pub(super) fn new() -> Result<Self, Error> {
         let file = Own::open(|| {
-            // SAFETY: a string with a final NUL.
-            let made = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
+            // The system call itself: wheels are for C libraries that are older than their function (glibc 2.27).
+            // SAFETY: memfd_create(2) takes these two, and reads a string with a final NUL.
+            let made =
+                unsafe { libc::syscall(libc::SYS_memfd_create, NAME.as_ptr(), libc::MFD_CLOEXEC) };
+            // The number of a file, or -1.
+            let made = made as i32;
             if made < 0 {
                 return Err(io::Error::last_os_error());
             }
