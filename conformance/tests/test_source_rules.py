@@ -46,6 +46,8 @@ UNCAUGHT = {
     "look": "compares addresses",
     "class_ended": "stores an atomic",
     "close_all": "closes files",
+    "shut": "exchanges an atomic, and yields",
+    "admit": "stores an atomic",
     "count": "stores an atomic",
     "forget": "stores an atomic",
     "reset_in_child": "stores atomics",
@@ -62,6 +64,7 @@ WAITED_FOR = {
     Path("view/detach.rs"): "filled by a constant, as the module is imported",
     Path("view/worker.rs"): "filled by a constant, as the module is imported",
     Path("view/keep/poll.rs"): "asked for with a driver, which a forked child does not get",
+    Path("process/inherited.rs"): "asked for with a driver, which a forked child does not get",
 }
 #: `#[pyfunction]`s and `#[pymethods]` outside the declarations: why.
 BY_PYO3 = {

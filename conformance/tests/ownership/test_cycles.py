@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Derive] = {
     "from_cai": lambda view, _: cd.from_cai(view),
     "split_masked": lambda view, _: cd.split_masked(view),
     "join": lambda view, stream: cd.join([view], on=stream),
+    "share": lambda view, _: cd.share(view),
 }
 MORE: dict[str, Derive] = {
     "view-with-options": lambda view, _: cd.view(view, read_only=True, shape=(6,)),
@@ -99,7 +100,17 @@ def test_every_method_has_a_case() -> None:
 
 def test_every_function_has_a_case() -> None:
     functions = {name for name in cd.__all__ if isinstance(getattr(cd, name), types.BuiltinFunctionType)}
-    assert functions == {"explain", "stats", "from_dlpack", "to", "to_dlpack", "policy", "use_stream", *FUNCTIONS}
+    assert functions == {
+        "explain",
+        "stats",
+        "from_dlpack",
+        "to",
+        "to_dlpack",
+        "policy",
+        "use_stream",
+        "open",
+        *FUNCTIONS,
+    }
 
 
 @pytest.fixture

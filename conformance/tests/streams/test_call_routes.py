@@ -28,6 +28,8 @@ NO_ROUTE = {
 }
 # What is made of an import and an order, whose rows say what is called.
 COMPOSED = {"to"}
+# Between two processes, once for each hand-over: `src/share/tests.rs` has their calls, each failing in turn.
+BETWEEN_PROCESSES = {"share", "open"}
 # The other names by which a measured route is taken.
 SAME = {
     "dlpack": "__dlpack__",
@@ -59,7 +61,7 @@ def test_every_public_function_and_method_is_taken() -> None:
         for name, member in vars(cd.CaiView).items()
         if callable(member) and (not name.startswith("__") or "dlpack" in name or "array" in name or "buffer" in name)
     }
-    assert (of_package | of_view) - NO_ROUTE - COMPOSED - taken == set()
+    assert (of_package | of_view) - NO_ROUTE - COMPOSED - BETWEEN_PROCESSES - taken == set()
 
 
 def test_the_page_has_no_route_that_is_not_taken() -> None:
