@@ -43,7 +43,7 @@ RESULTS = ROOT / "conformance" / "results" / "miri.tsv"
 IGNORED = ROOT / "conformance" / "results" / "miri-ignored.tsv"
 #: A pointer that crosses C's borders as a number is made a pointer again by `with_exposed_provenance`: no warning.
 MODELS = {"stacked": "-Zmiri-permissive-provenance", "tree": "-Zmiri-permissive-provenance -Zmiri-tree-borrows"}
-FOLDERS = ("view", "driver", "protocol", "interop")
+FOLDERS = ("view", "share", "driver", "protocol", "interop")
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/programs(/|\.rs$)|/simulat(ed|or)\.rs$|^src/(partners|python)/")
 #: The module of tests at the end of a file.
 TESTS = re.compile(rb"\s*#\[cfg\((?:all\()?test\b[^\n]*\nmod tests.*", re.DOTALL)
@@ -134,7 +134,7 @@ def digest(shard: str) -> str:
 
 def command(*arguments: str) -> list[str]:
     build = ["cargo", "+nightly", "miri", "test", "--quiet", "--jobs", "1", "--locked", "--target-dir", str(TARGET)]
-    features = "cai-dlpack/half,cai-dlpack/ndarray,cai-dlpack/num-complex"
+    features = "cai-dlpack/half,cai-dlpack/ndarray,cai-dlpack/num-complex,cai-dlpack/ipc"
     return [*build, "--package", "cai-dlpack", "--lib", "--features", features, "--", *arguments]
 
 
