@@ -3,6 +3,7 @@
 use std::mem::ManuallyDrop;
 
 use cai_cubecl::{handle_of, view_of};
+use cai_dlpack::CaiView;
 use cai_dlpack::interop::cudarc::context;
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 use cubecl_runtime::client::ComputeClient;
@@ -36,6 +37,16 @@ fn there_and_back() {
 
     let back = handle_of(&view.typed::<f32>().expect("floats"), &device).expect("a handle");
     assert_eq!(client.read_one(back).expect("bytes")[..], bytes()[..]);
+}
+
+/// What has written the view, and the copy of it, are done in streams that cubecl does not wait for.
+#[test]
+fn a_copy_is_there_when_its_handle_is() {
+    let device = CudaDevice::new(0);
+    let stream = context(0).and_then(|context| Ok(context.new_stream()?)).expect("a stream");
+    let view = CaiView::from_cudarc(stream.clone_htod(&VALUES).expect("memory"), [6]).expect("a view");
+    let handle = handle_of(&view.typed::<f32>().expect("floats"), &device).expect("a handle");
+    assert_eq!(CudaRuntime::client(&device).read_one(handle).expect("bytes")[..], bytes()[..]);
 }
 
 /// cubecl reuses the memory of a handle at once, on a stream that waits for nobody, and a consumer of DLPack may let go of a
