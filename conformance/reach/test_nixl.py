@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from cai_conformance import Sim, abi
+from cai_conformance import abi
 from cai_dlpack import nixl
 
-from conformance.tests.reach.arrays import drawn, on_device
+from conformance.tests.reach.arrays import drawn, lazy, on_device
 from conformance.tests.simulated.machine import Machine
 
-
-@pytest.fixture
-def lazy() -> Iterator[Machine]:
-    machine = Machine(Sim())
-    machine.set_current(0)
-    machine.control.schedule = "lazy"
-    yield machine
-    machine.control.schedule = "threaded"
+__all__ = ["lazy"]
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])

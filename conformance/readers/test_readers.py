@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from cai_conformance import Sim
 from cai_dlpack import _core
 
-from conformance.tests.reach.arrays import drawn, on_device
+from conformance.tests.reach.arrays import drawn, lazy, on_device
 from conformance.tests.simulated.machine import Machine
 
+__all__ = ["lazy"]
+
 ROWS = {row["name"]: row for row in _core._partners()}
-
-
-@pytest.fixture
-def lazy() -> Iterator[Machine]:
-    machine = Machine(Sim())
-    machine.set_current(0)
-    machine.control.schedule = "lazy"
-    yield machine
-    machine.control.schedule = "threaded"
 
 
 def pending(machine: Machine, values: np.ndarray[Any, Any]) -> cd.CaiView:

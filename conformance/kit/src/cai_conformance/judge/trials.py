@@ -1,7 +1,7 @@
 """Race trials: what a consumer does about work that is still to be done, without a log of its calls.
 
-A kernel that takes its time stands before a write, on a GPU; on the simulated driver a delay. Whoever reads without
-waiting reads what was there before.
+On a GPU a kernel takes its time before it writes, on the simulated driver a delay does. A read that does not wait finds
+the bytes from before.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def in_order(consumer: Consumer, taken: Any) -> bytes:
 
 @cache
 def another_stream() -> int:
-    """A stream that no one has work in."""
+    """A stream without work."""
     return driver().stream()
 
 
