@@ -1,4 +1,4 @@
-//! Streams are kept: no safe program passes one to the driver that was destroyed.
+//! Streams and memory are kept: no safe program has the driver use what is gone.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream};
 
 use crate::simulator::machine;
 
@@ -100,6 +101,8 @@ fn a_default_stream_that_its_number_does_not_mean_is_refused() {
 
 /// `CUDA_ERROR_INVALID_HANDLE`: the simulator's answer to a handle that it does not know.
 const INVALID_HANDLE: u32 = 400;
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`: its answer to work on memory that is not there.
+const ILLEGAL_ADDRESS: u32 = 700;
 
 /// Numbers that look random, the same for each seed.
 struct Dice(u64);
@@ -123,6 +126,10 @@ struct Hands {
     /// Each with the stream that its data is ready on. A program that names another one on import has no order, and
     /// reads memory of a pool before it is there.
     tensors: Vec<(DlpackTensor, Stream)>,
+    /// The stream that is being captured.
+    captured: Option<Arc<CudaStream>>,
+    graphs: Vec<(CudaGraph, Arc<CudaStream>)>,
+    launched: u32,
 }
 
 impl Hands {
@@ -134,12 +141,22 @@ impl Hands {
             views,
             guards,
             tensors,
+            captured,
+            graphs,
+            launched,
         } = self;
+        // A capture that an order has broken is told to the next call.
+        let _ = context.check_err();
         while streams.len() < 2 {
             streams.push(context.new_stream().expect("a stream"));
         }
         while views.len() < 2 {
-            views.push(array(&streams[dice.below(streams.len())]));
+            // Not the stream that may be being captured.
+            let made = array(&context.new_stream().expect("a stream"));
+            views.push(match dice.below(2) {
+                0 => made,
+                _ => without_a_producer(&made),
+            });
         }
         let (one, other) = (dice.below(views.len()), dice.below(views.len()));
         let stream = dice.below(streams.len());
@@ -151,7 +168,7 @@ impl Hands {
             _ => (&streams[stream]).into_live_stream(),
         };
         let mut made = None;
-        match dice.below(12) {
+        match dice.below(18) {
             0 | 1 => made = views[one].on(to).ok(),
             2 => made = views[one].copy_on(to).ok(),
             3 => guards.extend(views[one].consume(to)),
@@ -184,17 +201,68 @@ impl Hands {
                 }
             }
             9 | 10 => drop(views.swap_remove(one)),
-            _ => drop(streams.swap_remove(stream)),
+            11 => drop(streams.swap_remove(stream)),
+            12 if captured.is_none() => {
+                let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+                let begun = streams[stream].begin_capture(mode);
+                *captured = begun.ok().map(|()| Arc::clone(&streams[stream]));
+            }
+            12..=14 => {
+                if let Some(captured) = captured {
+                    let _ = fill(&mut views[one], captured);
+                }
+            }
+            15 => graphs.extend(captured.take().and_then(end)),
+            16 if !graphs.is_empty() => *launched += launch(&graphs[dice.below(graphs.len())]),
+            _ if !graphs.is_empty() => drop(graphs.swap_remove(dice.below(graphs.len()))),
+            _ => {}
         }
         self.views.extend(made);
     }
+
+    /// Drops all but the graphs, and launches these.
+    fn end(&mut self) {
+        self.graphs.extend(self.captured.take().and_then(end));
+        self.guards.clear();
+        self.tensors.clear();
+        self.views.clear();
+        self.launched += self.graphs.iter().map(launch).sum::<u32>();
+    }
 }
 
-/// Random safe programs: whatever they keep and drop, the driver is passed no handle of a stream that is gone.
+/// An array that is ready, and whose producer is unknown: one that may be used in a capture.
+fn without_a_producer(view: &CaiView) -> CaiView {
+    let ready = view.synchronize().expect("a wait");
+    let tensor = ready.to_dlpack(LiveStream::NONE).expect("a tensor");
+    CaiView::from_dlpack(tensor, LiveStream::NONE).expect("a view")
+}
+
+fn fill(view: &mut CaiView, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    let mut guard = view.typed_mut::<f32>()?.on(stream)?;
+    let mut slice = guard.as_slice().expect("contiguous");
+    let _ = stream.memset_zeros(&mut slice);
+    Ok(())
+}
+
+fn end(stream: Arc<CudaStream>) -> Option<(CudaGraph, Arc<CudaStream>)> {
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    let graph = stream.end_capture(flags).ok().flatten();
+    graph.map(|graph| (graph, stream))
+}
+
+/// Launches a graph on the stream that it was captured from, and waits for it; returns how many that were.
+fn launch((graph, stream): &(CudaGraph, Arc<CudaStream>)) -> u32 {
+    // A stream that is being captured again records the launch, and is not waited for.
+    u32::from(graph.launch().is_ok() && stream.synchronize().is_ok())
+}
+
+/// Random safe programs: whatever they keep, record, launch and drop, the driver is passed no handle of a stream that is
+/// gone, and no work finds memory that is gone.
 #[test]
-fn no_program_passes_a_stream_that_is_gone() {
+fn no_program_uses_what_is_gone() {
     let machine = machine();
     let context = CudaContext::new(0).expect("device 0");
+    let mut launched = 0;
     for seed in 0..60 {
         machine.sim.clear();
         let mut dice = Dice(seed);
@@ -204,15 +272,25 @@ fn no_program_passes_a_stream_that_is_gone() {
             views: Vec::new(),
             guards: Vec::new(),
             tensors: Vec::new(),
+            captured: None,
+            graphs: Vec::new(),
+            launched: 0,
         };
-        for step in 0..60 {
-            hands.step(&mut dice);
-            let wrong =
-                (machine.sim.calls().into_iter()).find(|call| call.result == Some(INVALID_HANDLE));
+        for step in 0..=60 {
+            match step {
+                60 => hands.end(),
+                _ => hands.step(&mut dice),
+            }
+            let is_wrong = |result: Option<u32>| {
+                result.is_some_and(|code| [INVALID_HANDLE, ILLEGAL_ADDRESS].contains(&code))
+            };
+            let wrong = (machine.sim.calls().into_iter()).find(|call| is_wrong(call.result));
             assert_eq!(wrong, None, "seed {seed}, step {step}");
             machine.sim.clear();
         }
+        launched += hands.launched;
     }
+    assert!(launched > 20, "{launched}");
     // A number that nobody keeps: the simulator tells.
     let view = array(&context.new_stream().expect("a stream"));
     let gone = Stream::from_cudarc(&context.new_stream().expect("a stream")).expect("a number");

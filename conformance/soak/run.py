@@ -86,6 +86,9 @@ PARTS = {
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan")},
     "miri": Part(lambda _: [sys.executable, "-m", "conformance.soak.miri"], "conformance/results/miri.tsv"),
+    "found-again": Part(
+        lambda _: [sys.executable, "-m", "conformance.soak.found_again"], "conformance/results/found-again.tsv"
+    ),
     "mutants": Part(mutants, "conformance/results/mutants.txt", takes_minutes=True),
     "coverage": Part(lambda _: [sys.executable, "-m", "conformance.soak.coverage"], "conformance/results/coverage.txt"),
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "debug", "3.15", "free-threaded", "tsan")},

@@ -1,0 +1,262 @@
+"""The defects that this library has had: how to put each back, and what finds it then.
+
+A row of the last table of docs/safety.md is a row here (`conformance/tests/test_safety.py`), and
+`conformance.soak.found_again` tries them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text that stands in a file once, and what takes its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Defect:
+    #: As in docs/safety.md.
+    name: str
+    #: Takes out the fix, and nothing else.
+    edits: tuple[Edit, ...]
+    #: A key of `MACHINES`.
+    machine: str
+    #: The file whose tests or program it runs.
+    what: str
+    #: A regular expression that the output has if the machine finds this defect, and not another.
+    sign: str
+
+    def found_by(self) -> str:
+        return MACHINES[self.machine].format(self.what)
+
+
+#: The machines, in the words of docs/safety.md; `{}` is what a defect names.
+MACHINES = {
+    "allocations": "`conformance/tests/faults/test_every_allocation.py` (each allocation of CPython fails in turn)",
+    "fuzz": "`make fuzz`: `conformance/fuzz` under the address sanitizer",
+    "fuzz-stable": "`make fuzz-stable`: `conformance/fuzz`",
+    "miri": "Miri, on the tests of `{}`",
+    "miri-program": "Miri, on `{}`",
+    "rust": "random programs on the simulated driver: `{}`",
+    "simulated": "the simulated driver, on `{}`",
+}
+UNCOMPILABLE = "conformance/rust/uncompilable"
+
+DEFECTS = (
+    Defect(
+        "A lone surrogate in a `descr` raises between two borrowed references, and the collection frees what is read",
+        (
+            Edit(
+                "src/python/cpython/text.rs",
+                """\
+        // SAFETY: an exact str.
+        if unsafe { ffi::PyUnicode_KIND(text) } != ffi::PyUnicode_1BYTE_KIND {
+            return None;
+        }
+        // SAFETY: an exact str.
+        let length = unsafe { ffi::PyUnicode_GET_LENGTH(text) };
+        // SAFETY: an exact str.
+        let letters = unsafe { ffi::PyUnicode_DATA(text) };
+""",
+                """\
+        let mut length = 0;
+        let letters = unsafe { ffi::PyUnicode_AsUTF8AndSize(text, &mut length) };
+        if letters.is_null() {
+            unsafe { ffi::PyErr_Clear() };
+            return None;
+        }
+""",
+            ),
+        ),
+        "fuzz",
+        "",
+        r"AddressSanitizer: heap-use-after-free",
+    ),
+    Defect(
+        "PyBUF_SIMPLE is answered with axes and without a shape",
+        (
+            Edit(
+                "src/python/export/buffer.rs",
+                "ndim: if has_shape { ndim as c_int } else { 1 },",
+                "ndim: ndim as c_int,",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"",
+    ),
+    Defect(
+        "A view and one derived from it, in a cycle, are never freed",
+        (
+            Edit(
+                "src/python/class/view.rs",
+                "            visit.call(&*ManuallyDrop::new(object.unbind()))\n",
+                """\
+            let object = ManuallyDrop::new(object.unbind());
+            match object.bind(py).is_instance_of::<Self>() {
+                true => Ok(()),
+                false => visit.call(&*object),
+            }
+""",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"",
+    ),
+    Defect(
+        "The shape pointer of a tensor is not aligned",
+        (
+            Edit(
+                "src/view/import.rs",
+                "    (tensor.shape.addr() | tensor.strides.addr()).is_multiple_of(align_of::<i64>())\n",
+                "    let _ = tensor;\n    true\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"",
+    ),
+    Defect(
+        "The cache of types keeps dead classes",
+        (
+            Edit(
+                "src/python/import/known_types.rs",
+                "        fence(Ordering::Release);\n        let table = Table::into_raw(facts.table);\n",
+                "        fence(Ordering::Release);\n        std::mem::forget(kind.clone());\n"
+                "        let table = Table::into_raw(facts.table);\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"",
+    ),
+    Defect(
+        "An exception that a call drops is kept, with its frames, until PyO3 is next called",
+        (Edit("src/python/cpython/release.rs", "    Python::attach(|_| body())\n", "    body()\n"),),
+        "fuzz-stable",
+        "",
+        r"",
+    ),
+    Defect(
+        "`ready()` returns a stream that outlives its view",
+        (
+            Edit(
+                "src/view/mod.rs",
+                """\
+    pub fn ready(&self) -> LiveStream<'_> {
+        match self.streams.kept() {
+            None => LiveStream::kept_by(self.ready_number(), self),
+            Some(kept) => LiveStream::kept_by(self.ready_number(), kept),
+        }
+    }
+""",
+                """\
+    pub fn ready(&self) -> LiveStream<'static> {
+        unsafe { LiveStream::new(self.ready_number()) }
+    }
+""",
+            ),
+        ),
+        "simulated",
+        f"{UNCOMPILABLE}/cudarc/ready_stream_outlives_view.rs",
+        r"CUDA_ERROR_INVALID_HANDLE",
+    ),
+    Defect(
+        "A graph that was captured outlives the memory of its array",
+        (
+            Edit(
+                "src/interop/cudarc/guard.rs",
+                "        let kept_by = keep::by_graph(stream, number, owner, kept_by);\n",
+                "        let _ = (stream, owner);\n",
+            ),
+        ),
+        "rust",
+        "conformance/rust/cudarc_live.rs",
+        r"assertion `left == right` failed: seed \d+, step \d+",
+    ),
+    Defect(
+        "A tensor that promises nothing is believed by safe code",
+        (
+            Edit(
+                "src/view/tensor.rs",
+                "    pub unsafe fn new(managed: Managed<M>) -> Self {",
+                "    pub fn new(managed: Managed<M>) -> Self {",
+            ),
+        ),
+        "miri-program",
+        f"{UNCOMPILABLE}/promise_of_a_tensor_is_unsafe.rs",
+        r"Undefined Behavior: .*dangling",
+    ),
+    Defect(
+        "Elements are copied while a thread writes them: a data race",
+        (
+            Edit(
+                "src/view/load.rs",
+                "                self.load(Relaxed)\n",
+                "                unsafe { *self.as_ptr() }\n",
+            ),
+        ),
+        "miri",
+        "src/view/load.rs",
+        r"Undefined Behavior: Data race detected",
+    ),
+    Defect(
+        "Two arguments write to one address",
+        (
+            Edit(
+                "src/view/borrow.rs",
+                "        (self.exclusive || other.exclusive) && !self.trusts(other) && self.meets(other)\n",
+                "        let _ = other;\n        false\n",
+            ),
+        ),
+        "miri",
+        "src/view/programs.rs",
+        r"",
+    ),
+    Defect(
+        "`device_ptr()` outlives the guard that orders it",
+        (
+            Edit(
+                "src/interop/cudarc/guard.rs",
+                """\
+    pub fn device_ptr(&self) -> &CUdeviceptr {
+        self.keep_in_graph(self.stream);
+        &self.pointer
+""",
+                """\
+    pub fn device_ptr(&self) -> CUdeviceptr {
+        self.keep_in_graph(self.stream);
+        self.pointer
+""",
+            ),
+            Edit(
+                "src/interop/cudarc/guard.rs",
+                "        self.arg(guard.device_ptr())\n",
+                "        guard.keep_in_graph(guard.stream);\n        self.arg(&guard.pointer)\n",
+            ),
+        ),
+        "simulated",
+        f"{UNCOMPILABLE}/cudarc/pointer_outlives_guard.rs",
+        r"left: \[0\.0\]",
+    ),
+    Defect(
+        "A function of the exchange table lets a panic through to C",
+        (
+            Edit(
+                "src/python/export/exchange.rs",
+                "    let error = match catch_unwind(AssertUnwindSafe(body)) {\n",
+                "    let _: fn(AssertUnwindSafe<fn()>) -> _ = catch_unwind::<_, ()>;\n"
+                "    let error = match Ok::<_, Box<dyn Any + Send>>(body()) {\n",
+            ),
+        ),
+        "allocations",
+        "",
+        r"SIGABRT|Aborted|-6\b|134\b",
+    ),
+)
