@@ -19,7 +19,7 @@ provenance="asan and lsan, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nightl
         cargo +nightly --config "target.$host.rustflags=['-Zsanitizer=address']" \
         test --locked --no-fail-fast --target "$host" --target-dir "$target" \
         --package cai-dlpack --package cusim --package cusim-control \
-        --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc -- \
+        --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc,cai-dlpack/ipc -- \
         --skip uncompilable --skip where_the_graph_cannot_keep_it_the_owner_stays_for_ever
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/asan.txt

@@ -17,6 +17,6 @@ provenance="thread sanitizer, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nig
     # spaces: minutes here.
     cargo +nightly -Zbuild-std --config "target.$host.rustflags=['-Zsanitizer=thread']" \
         test --locked --no-fail-fast --target "$host" --target-dir "$target" \
-        --package cai-dlpack --package cusim --lib --features cai-dlpack/half -- --skip simulated --skip protocol::
+        --package cai-dlpack --package cusim --lib --features cai-dlpack/half,cai-dlpack/ipc -- --skip simulated --skip protocol::
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/tsan.txt
