@@ -61,10 +61,11 @@ pub fn check(descriptor: &Descriptor, shape: &[i64]) {
     let is_empty = shape.contains(&0);
     let length = if is_empty { Some(0) } else { product };
     assert_eq!(Some(u128::from(descriptor.len())), length);
-    // DLPack 1.2: with this flag an element smaller than a byte takes one.
-    let bits = match descriptor.flags().contains(Flags::SUBBYTE_PADDED) {
-        true => u128::from(descriptor.dtype().element_bits()).next_multiple_of(8),
-        false => u128::from(descriptor.dtype().element_bits()),
+    // DLPack 1.1: with this flag a number smaller than a byte takes one, in each lane.
+    let dtype = descriptor.dtype();
+    let bits = match descriptor.flags().contains(Flags::SUBBYTE_PADDED) && dtype.is_sub_byte() {
+        true => u128::from(dtype.lanes()) * 8,
+        false => u128::from(dtype.element_bits()),
     };
     let nbytes = (u128::from(descriptor.len()) * bits).div_ceil(8);
     assert_eq!(u128::from(descriptor.nbytes()), nbytes);
