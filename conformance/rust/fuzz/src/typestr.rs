@@ -7,7 +7,7 @@ pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let text = text.as_ref();
     if let Some(dtype) = DType::from_name(text) {
-        assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+        assert_eq!(DType::from_name(&dtype.to_string()), Some(dtype));
     }
     let Ok(any) = TypeStr::parse_any_order(text) else {
         assert!(TypeStr::parse(text).is_err());
