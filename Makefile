@@ -351,6 +351,10 @@ FUZZ       := conformance/rust/fuzz
 FUZZ_TOOLS := $(abspath $(TARGET))/fuzz-tools
 FUZZ_ROOM  := $(abspath $(TARGET))/fuzz
 FUZZED     := descriptor interface typestr plan tensor
+FUZZED_BY  := -max_len=64 -verbosity=0
+CORPORA     = $(BIN)/python -m conformance.fuzz.corpora
+LIBFUZZER   = PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
+                  --target-dir $(FUZZ_ROOM)/libfuzzer
 # `$(call fuzz_python,PACKAGE,ENVIRONMENT VARIABLES)` runs whole calls on the extension in that folder.
 fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore $2 \
                   PYTHONPATH=$1:$(abspath conformance/kit/src):$(CURDIR) \
@@ -360,11 +364,12 @@ SANITIZED   = PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_retu
                   LD_PRELOAD=$$(cc -print-file-name=libasan.so)
 
 fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/sanitized/.built
-	seconds=$$(( $(MINUTES) * 30 / $(words $(FUZZED)) )); for target in $(FUZZED); do \
-	    mkdir -p $(FUZZ_ROOM)/found/$$target && \
-	    PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
-	        --target-dir $(FUZZ_ROOM)/libfuzzer $$target $(FUZZ_ROOM)/found/$$target $(FUZZ)/corpora/$$target -- \
-	        -max_total_time=$$seconds -max_len=512 -artifact_prefix=$(FUZZ_ROOM)/$$target- -verbosity=0 || exit 1; \
+	for target in $(FUZZED); do found=$(FUZZ_ROOM)/found/$$target; \
+	    $(CORPORA) unpack $$target $$found && $(LIBFUZZER) $$target $$found -- $(FUZZED_BY) \
+	        -max_total_time=$$(( $(MINUTES) * 30 / $(words $(FUZZED)) )) -artifact_prefix=$(FUZZ_ROOM)/$$target- || exit 1; \
+	    if [ -n "$(KEEP)" ]; then rm -rf $$found-kept && mkdir $$found-kept && \
+	        $(LIBFUZZER) $$target $$found-kept $$found -- $(FUZZED_BY) -merge=1 && \
+	        $(CORPORA) keep $$target $$found-kept || exit 1; fi; \
 	done
 	$(call fuzz_python,$(FUZZ_ROOM)/sanitized,$(SANITIZED)) \
 	    --seconds $$(( $(MINUTES) * 30 )) --seed $$(date +%s) $(if $(KEEP),--keep)

@@ -42,19 +42,17 @@ impl Random {
     }
 }
 
+/// The inputs that are kept, one a line, in hex.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("corpora")
-        .join(name);
-    let mut paths: Vec<_> = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        .map(|entry| entry.expect("a file").path())
-        .collect();
-    paths.sort();
-    paths
-        .iter()
-        .map(|path| fs::read(path).expect("an input"))
-        .collect()
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("corpora/{name}.txt"));
+    let lines =
+        fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let byte = |digits: &[u8]| {
+        let digits = std::str::from_utf8(digits).expect("ASCII");
+        u8::from_str_radix(digits, 16).expect("two digits")
+    };
+    let input = |line: &str| line.as_bytes().chunks(2).map(byte).collect();
+    lines.lines().map(input).collect()
 }
 
 #[test]
