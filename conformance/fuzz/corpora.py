@@ -1,4 +1,4 @@
-"""Reads and writes what is kept for the Rust targets: conformance/rust/fuzz/corpora/TARGET.txt, one input a line, in hex.
+"""Reads and writes what is kept for the Rust targets: conformance/rust/fuzz/corpora/TARGET.txt, a line each, in hex.
 
 python -m conformance.fuzz.corpora unpack TARGET FOLDER     writes each input as a file, as libFuzzer wants it
 python -m conformance.fuzz.corpora keep TARGET FOLDER       keeps the files of the folder, and no others
