@@ -19,6 +19,7 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 
+from conformance.matrix import silent
 from conformance.matrix.calls import Consume, Key, Seen, consumers
 from conformance.matrix.cells import EXTRA, NotMade
 from conformance.matrix.host import Sent, given_mpi
@@ -243,6 +244,12 @@ def read_jax(array: Any) -> Seen:
     return array.unsafe_buffer_pointer(), np.asarray(array).tobytes(), array.dtype.name
 
 
+def read_argument(argument: silent.Argument) -> Seen:
+    ptr, shape, strides, typestr, itemsize = argument
+    found = gather(ptr, shape, strides or np.empty(shape, f"V{itemsize}").strides, itemsize)
+    return ptr, found, np.dtype(typestr).name if typestr[1] in "biufc" and typestr[2:] != "1" else None
+
+
 READERS: dict[str, Callable[[Any], Seen]] = {
     "numba-cuda": read_numba,
     "cuda-core": read_cuda_core,
@@ -251,6 +258,10 @@ READERS: dict[str, Callable[[Any], Seen]] = {
     "mpi4py": read_mpi,
     "pycuda": read_launched,
     "numpy": read_numpy,
+    "cuda-cccl": read_argument,
+    "kvikio-cu13": read_argument,
+    "ucxx-cu13": read_argument,
+    "nvidia-cutlass-dsl": lambda tensor: read_argument(silent.cute(tensor, -(-tensor.element_type.width // 8))),
     "cupy-cuda13x": read_cupy,
     "torch": read_torch,
     "jax": read_jax,
@@ -277,5 +288,6 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "pycuda": given_pycuda,
     "mpi4py": given_mpi,
     "cuda-core": lambda: {"s": 1},
+    **silent.GIVEN,
 }
 CONSUMERS: dict[Key, Consume] = consumers(2, READERS, GIVEN)

@@ -7,7 +7,7 @@ from importlib import metadata
 
 from cai_conformance.library import is_simulator, loaded
 
-from conformance.matrix import device, host
+from conformance.matrix import device, host, silent
 from conformance.matrix.calls import PARTNERS
 
 LIBRARIES = [
@@ -16,12 +16,13 @@ LIBRARIES = [
 ]
 
 # On device memory these run on a GPU alone: they reach the driver through a static CUDA runtime.
-GPU_ONLY = {name for name, row in PARTNERS.items() if row["checked"] != "matrix"}
+GPU_ONLY = {name for name, row in PARTNERS.items() if row["checked"] not in ("matrix", "test")}
 
 # Why these are not installed by `make conformance`.
 ABSENT = {
     "pycuda": "has no wheel: `make pycuda` builds it from source",
     "torch": "its CPU side has a target of its own, `make torch`; its CUDA side needs a GPU",
+    **dict.fromkeys(silent.NAMES, "its pairs have a target of their own, `make readers`"),
     "cupy-cuda13x": "needs a GPU: its runtime asks the driver for private tables",
 }
 

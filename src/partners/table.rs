@@ -1052,7 +1052,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "pass `v.on(s)` of the stream that the call is passed",
-            refuses: &[NotContiguous, BeyondNumpy],
+            refuses: &[NotContiguous, BeyondNumpy, FieldsBeyondNumpy],
             ignores: "all but address, shape, strides and type",
             drops: &[Drops::ReadOnly],
             own: "algorithm",
@@ -1141,7 +1141,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous],
+            refuses: &[NotContiguous, BeyondNumpy],
             ..interface("import kvikio", "file.write(v)", Waits::Nobody)
         },
         more: &[],
@@ -1161,7 +1161,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             advice: "pass `v.synchronize()`",
-            refuses: &[NotContiguous],
+            refuses: &[NotContiguous, BeyondNumpy],
             ..interface("import ucxx", "endpoint.send(v)", Waits::Nobody)
         },
         more: &[],
