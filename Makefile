@@ -286,12 +286,12 @@ pycuda: $(MATRIX)/.package simulator
 torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) -m pytest -p conformance.tests.conftest conformance/matrix/torch_cpu
 	$(call simulated,$(TORCH)) -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
-	    --name matrix-torch $(if $(KEEP),--keep)
+	    --target torch --name matrix-torch $(if $(KEEP),--keep)
 
 # What takes a view and asks for no stream, and its pairs of the matrix.
 readers: $(READERS)/.package simulator
 	$(call simulated,$(READERS)) -m pytest -p conformance.tests.conftest conformance/readers
-	$(call simulated,$(READERS)) -m conformance.matrix.run --room device --name matrix-readers \
+	$(call simulated,$(READERS)) -m conformance.matrix.run --room device --target readers --name matrix-readers \
 	    --only numba-cuda,cuda-core,cuda-cccl,kvikio-cu13,ucxx-cu13,nvidia-cutlass-dsl $(if $(KEEP),--keep)
 
 # What carries views between processes, and is too large for `make test`.

@@ -102,6 +102,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--keep", action="store_true", help="replace the table that is kept")
     arguments.add_argument("--name", default=None, help="of the saved files; the driver's kind by default")
+    arguments.add_argument("--target", default="conformance", help="of make, for the head of the table")
     arguments.add_argument("--only", default=None, help="libraries, separated by commas")
     arguments.add_argument("--room", choices=["host", "device"], default=None, help="one kind of memory alone")
     options = arguments.parse_args()
@@ -125,6 +126,7 @@ def main() -> int:
         "date": today(),
         "commit": commit(),
         "driver": driver(),
+        "target": options.target,
         "versions": versions({name for _, name in here}),
         "not_run": absent,
         "layouts": LAYOUTS,

@@ -59,7 +59,7 @@ def markdown(head: dict[str, Any], pairs: dict[str, Pair]) -> str:
         "",
         f"{head['date']}, commit {head['commit']}, **{head['driver']}**.",
         "",
-        "Made by `make conformance`. OK: the pointer is the producer's and every bit is equal. Copied: the data",
+        f"Made by `make {head['target']}`. OK: the pointer is the producer's and every bit is equal. Copied: the data",
         "are equal, and lie elsewhere. Refused: an error, in the words below. Failed: a crash or wrong data.",
         "Not made: the producer has no such array.",
         "",

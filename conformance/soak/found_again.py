@@ -132,6 +132,7 @@ def run(machine: str, what: str) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired as error:
         return NOT_ENDED, str(error.stdout)
+    (TARGET / "output.txt").write_text(ended.stdout)
     return ended.returncode, ended.stdout
 
 
