@@ -37,13 +37,13 @@ class Defect:
 
 #: The machines, in the words of docs/safety.md; `{}` is what a defect names.
 MACHINES = {
-    "allocations": "`conformance/tests/faults/test_every_allocation.py` (each allocation of CPython fails in turn)",
     "fuzz": "`make fuzz`: `conformance/fuzz` under the address sanitizer",
     "fuzz-stable": "`make fuzz-stable`: `conformance/fuzz`",
     "miri": "Miri, on the tests of `{}`",
     "miri-program": "Miri, on `{}`",
     "rust": "random programs on the simulated driver: `{}`",
     "simulated": "the simulated driver, on `{}`",
+    "source": "a rule on the sources, `{}`: no input is known that panics",
 }
 UNCOMPILABLE = "conformance/rust/uncompilable"
 
@@ -88,7 +88,7 @@ DEFECTS = (
         ),
         "fuzz-stable",
         "",
-        r"",
+        r"AssertionError: flags 0x",
     ),
     Defect(
         "A view and one derived from it, in a cycle, are never freed",
@@ -107,7 +107,7 @@ DEFECTS = (
         ),
         "fuzz-stable",
         "",
-        r"",
+        r"AssertionError: the array is kept alive",
     ),
     Defect(
         "The shape pointer of a tensor is not aligned",
@@ -120,7 +120,7 @@ DEFECTS = (
         ),
         "fuzz-stable",
         "",
-        r"",
+        r"requires the pointer to be aligned",
     ),
     Defect(
         "The cache of types keeps dead classes",
@@ -134,14 +134,14 @@ DEFECTS = (
         ),
         "fuzz-stable",
         "",
-        r"",
+        r"AssertionError: the type is kept alive",
     ),
     Defect(
         "An exception that a call drops is kept, with its frames, until PyO3 is next called",
         (Edit("src/python/cpython/release.rs", "    Python::attach(|_| body())\n", "    body()\n"),),
         "fuzz-stable",
         "",
-        r"",
+        r"AssertionError: the array is kept alive",
     ),
     Defect(
         "`ready()` returns a stream that outlives its view",
@@ -217,7 +217,7 @@ DEFECTS = (
         ),
         "miri",
         "src/view/programs.rs",
-        r"",
+        r"panicked at src/view/programs\.rs",
     ),
     Defect(
         "`device_ptr()` outlives the guard that orders it",
@@ -250,13 +250,25 @@ DEFECTS = (
         (
             Edit(
                 "src/python/export/exchange.rs",
-                "    let error = match catch_unwind(AssertUnwindSafe(body)) {\n",
-                "    let _: fn(AssertUnwindSafe<fn()>) -> _ = catch_unwind::<_, ()>;\n"
-                "    let error = match Ok::<_, Box<dyn Any + Send>>(body()) {\n",
+                """\
+    run(py, || {
+        // SAFETY: DLPack 1.3: a Python object, alive during the call.
+        let view = unsafe { cast(py, &object) }?;
+        let call = QuietCall::begin(py);
+        let tensor = borrowed(view);
+""",
+                """\
+    let not_catching = run;
+    not_catching(py, || {
+        // SAFETY: DLPack 1.3: a Python object, alive during the call.
+        let view = unsafe { cast(py, &object) }?;
+        let call = QuietCall::begin(py);
+        let tensor = borrowed(view);
+""",
             ),
         ),
-        "allocations",
-        "",
-        r"SIGABRT|Aborted|-6\b|134\b",
+        "source",
+        "conformance/tests/test_source_rules.py",
+        r"borrow: catches is False",
     ),
 )

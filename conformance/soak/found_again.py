@@ -91,24 +91,19 @@ def miri_program(file: str) -> list[str]:
     return ["cargo", "+nightly", "miri", "run", "--quiet", *of]
 
 
-def allocations(_: str) -> list[str]:
-    """The extension of `make fuzz-stable`, with a test that the wheel's extension has in `make test`."""
-    package = f"{TARGET}/make/fuzz/package"
-    test = "conformance/tests/faults/test_every_allocation.py"
-    simulated = f"{sys.executable} -m cai_conformance simulate -- {sys.executable} -m pytest -q -p no:cacheprovider"
-    run = f"PYTHONPATH={package}:$PYTHONPATH:. LLVM_PROFILE_FILE=/dev/null {simulated} -k exchange_functions {test}"
-    return ["bash", "-c", f"{' '.join(make(f'{package}/.built'))} && {run}"]
+def source(file: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
 
 
 #: Each returns the command that runs a machine.
 COMMANDS: dict[str, Callable[[str], list[str]]] = {
-    "allocations": allocations,
     "fuzz": lambda _: make("fuzz", "MINUTES=2"),
     "fuzz-stable": lambda _: make("fuzz-stable"),
     "miri": miri,
     "miri-program": miri_program,
     "rust": rust,
     "simulated": simulated,
+    "source": source,
 }
 #: Their programs must not compile.
 OF_PROGRAMS = ("miri-program", "simulated")
