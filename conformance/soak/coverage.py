@@ -33,7 +33,7 @@ PROFILES = TARGET / "profiles"
 RUNS = PROFILES / "runs.txt"
 RESULTS = ROOT / "conformance" / "results" / "coverage.txt"
 REASONS = ROOT / "conformance" / "soak" / "uncovered.tsv"
-FOLDERS = ("protocol", "driver", "view", "python")
+FOLDERS = ("protocol", "driver", "view", "share", "python")
 LEAST = 0.97
 FEATURES = "pyo3,cudarc,half,ndarray,num-complex,cudarc/cuda-12020"
 #: The extensions, by crate. `src/python/argument` is generic: only the examples have its code.
