@@ -92,7 +92,7 @@ test-rust: $(VENV)/.requirements simulator
 
 # A process per core, each with a simulated driver of its own; a file's tests stay together.
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile
+	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile --durations 20 --durations-min 5
 
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
