@@ -7,6 +7,7 @@ oracle.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import random
 import re
@@ -87,7 +88,8 @@ def is_record(said: Dict) -> bool:
 
 def record_of(descr: list[Any]) -> np.dtype[Any]:
     """NumPy's dtype of the fields, but for bytes without a name, which are padding (NumPy writes them so)."""
-    numpys = np.dtype(descr)
+    # A copy: NumPy borrows what is in the list, and finalisers of `--collect-always` empty the other one meanwhile.
+    numpys = np.dtype(copy.deepcopy(descr))
     fields: dict[str, tuple[Any, ...]] = {}
     for (said, kind, *shape), name in zip(descr, numpys.names or (), strict=True):
         is_padding = said == "" and isinstance(kind, str) and kind[1] == "V"
