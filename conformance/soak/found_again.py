@@ -173,7 +173,7 @@ def tried(defect: Defect) -> tuple[bool, str]:
     if code in (0, NOT_ENDED) or line is None:
         print(output[-6000:])
         return False, f"NOT FOUND: exit code {code}"
-    return True, line.strip()
+    return True, line.replace(f"{TREE}/", "").strip()
 
 
 def is_quiet(machine: str, what: str) -> bool:
