@@ -37,7 +37,11 @@ def excluded() -> dict[str, str]:
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_numbas_own_tests(schedule: str) -> None:
     # One of them fills half of the device: a small one will do.
-    done = simulate(["--schedule", schedule, "--memory", str(64 << 20)], ["-m", "conformance.tests.cusim.numba_suite"])
+    done = simulate(
+        ["--schedule", schedule, "--memory", str(64 << 20)],
+        ["-m", "conformance.tests.cusim.numba_suite"],
+        timeout=300,  # ten seconds on an idle machine; a process of it may be waited for longer (numba_suite.py)
+    )
     assert done.returncode == 0, done.stderr
     outcomes = {}
     for line in done.stdout.splitlines():
