@@ -18,12 +18,15 @@ from conformance.reach.actors import Actor
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.reach.arrays import drawn
 
+#: The bytes of Ray's store.
+STORE = 128 << 20
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=STORE, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -79,13 +82,14 @@ def test_memory_of_another_device_is_refused_by_rule(pair: tuple[Any, Any]) -> N
         ray.get(pair[0].make_of_another_device.remote(), timeout=60)
 
 
+def free() -> int:
+    """The bytes of Ray's store that no object has."""
+    return int(ray.available_resources()["object_store_memory"])
+
+
 def test_nothing_is_left_of_what_was_sent(pair: tuple[Any, Any]) -> None:
     """Neither views in the actors nor memory in the store."""
     one, other = pair
-
-    def free() -> int:
-        return int(ray.available_resources()["object_store_memory"])
-
     before = free()
     bases = [ray.get(actor.live.remote()) for actor in pair]
     for memory in ("host", "device"):
@@ -112,6 +116,28 @@ def test_an_actor_that_is_killed_is_an_error_and_nothing_is_left(pair: tuple[Any
         pass
     with pytest.raises(ray.exceptions.RayError):
         ray.get(one.make.remote(np.arange(3.0), "host"), timeout=60)
+    del sent
+    found = ray.get(other.make.remote(np.arange(3.0), "host"), timeout=60)
+    assert np.array_equal(np.asarray(found), np.arange(3.0))
+    del found
+    assert settles(lambda: ray.get(other.live.remote()), base)
+
+
+@pytest.mark.parametrize("how", ["its owner is killed", "it is released"])
+def test_an_object_that_is_lost_is_an_error_and_no_other_bytes(pair: tuple[Any, Any], how: str) -> None:
+    one, other = pair
+    base, before = ray.get(other.live.remote()), free()
+    sent = one.make.remote(np.arange(1 << 17) * 1.0, "device")
+    ray.wait([sent], fetch_local=False, timeout=60)
+    if how == "it is released":
+        ray.get(one.release_stored.remote())
+    else:
+        os.kill(ray.get(one.process.remote()), signal.SIGKILL)
+    assert settles(free, before)
+    for _ in range(8):  # the store gives memory that nobody owns to others only when it is full
+        ray.put(np.full(STORE >> 5, 7.0))
+    with pytest.raises(ray.exceptions.ObjectLostError):
+        ray.get(other.read.remote(sent), timeout=60)
     del sent
     found = ray.get(other.make.remote(np.arange(3.0), "host"), timeout=60)
     assert np.array_equal(np.asarray(found), np.arange(3.0))
