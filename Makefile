@@ -34,7 +34,7 @@
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
 #   make bench-pairs                 instructions from a library's array to another's, beside the libraries' own ways
-#   make bench-reach                 messages of views beside NumPy's arrays by the same engine
+#   make bench-reach                 messages of views beside NumPy's arrays by the same engine; handles of CUDA IPC
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
@@ -416,6 +416,7 @@ bench: $(VENV)/.package simulator
 bench-torch: $(TORCH)/.package $(TORCH)/.examples $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) benches/compare.py --torch $(BENCH)
 	$(TORCH)/bin/python benches/extraction.py --torch
+	$(TORCH)/bin/python benches/reach.py
 
 # Counts hardly differ on a busy machine. Without valgrind nothing can be counted, which is a failure.
 bench-instructions: $(VENV)/.package $(VENV)/.examples
@@ -429,9 +430,10 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 bench-pairs: $(VENV)/.package simulator
 	$(call simulated,$(VENV)) benches/pairs.py
 
-# Ray is in its own environment.
-bench-reach: $(VENV)/.package $(REACH)/.package
+# Ray is in its own environment. Four to eight minutes.
+bench-reach: $(VENV)/.package $(REACH)/.package simulator
 	$(BIN)/python benches/reach.py
+	$(KIT) $(BIN)/python -m cai_conformance simulate --devices 4 -- $(BIN)/python benches/reach_ipc.py
 	$(REACH)/bin/python benches/reach.py
 
 bench-memory: $(VENV)/.package

@@ -1,21 +1,24 @@
-"""Messages between processes: what a view costs beside NumPy's array by the same engine, in one run.
+"""Messages between processes: what a view costs beside the engine's own array, in one run.
 
-    python benches/reach.py    the tables, of the engines that are installed (`make bench-reach`)
+    python benches/reach.py                       the engines that are installed (`make bench-reach`)
+    python -m cai_conformance simulate --devices 4 -- python benches/reach_ipc.py
 
-Memory of the host, 4 KiB for each array. Engines take turns, round after round; the least and the median are over the
-rounds. Pickle and Dask make and read a message in one process; Ray sends it from one actor to another. Compare ratios.
+Memory of the host: NumPy's arrays, or torch's where that is installed. More arrays, larger arrays, more processes that
+receive. Both kinds take turns, round after round; the least and the median are over the rounds. The machine may be
+shared: compare ratios of one row, and the growth of a column, not microseconds of two runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import pickle
 import platform
-import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,23 @@ import cai_dlpack as cd
 import numpy as np
 from cai_dlpack import pickling
 from instructions import commit
+from reach_rows import HEAD, SIZES, WORKERS, Message, loads, row
 
-NUMBERS = (1, 10, 100, 1000)
-ROUNDS = 15
+HERE = Path(__file__).resolve().parent
 
 
-def by_pickle(arrays: list[Any]) -> list[Any]:
+def is_here(*modules: str) -> bool:
+    return all(importlib.util.find_spec(module) for module in modules)
+
+
+def by_buffers(arrays: list[Any]) -> list[Any]:
     buffers: list[Any] = []
     found: list[Any] = pickle.loads(pickle.dumps(arrays, 5, buffer_callback=buffers.append), buffers=buffers)
+    return found
+
+
+def in_one_piece(arrays: list[Any]) -> list[Any]:
+    found: list[Any] = pickle.loads(pickle.dumps(arrays, 5))
     return found
 
 
@@ -40,25 +52,113 @@ def by_dask(arrays: list[Any]) -> list[Any]:
     return [deserialize(*serialize(array, serializers=["dask"], on_error="raise")) for array in arrays]
 
 
-def row(name: str, number: int, calls: dict[str, Callable[[], Any]]) -> str:
-    """Both calls in turns, microseconds for each array."""
-    spent: dict[str, list[float]] = {kind: [] for kind in calls}
-    repeats = max(1, 200 // number) if "Ray" not in name else 3
-    for at in range(-1, ROUNDS):
-        for kind, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(repeats):
-                call()
-            if at >= 0:
-                spent[kind].append((time.perf_counter() - start) / repeats / number * 1e6)
-    view, numpy = (min(spent[kind]) for kind in ("view", "numpy"))
-    median = statistics.median(spent["view"])
-    return f"| {name} | {number} | {view:.1f} | {median:.1f} | {numpy:.1f} | {view / numpy:.2f} | {1e6 / view:,.0f} |"
+def in_one_process() -> Iterator[str]:
+    """What is made for a message, and read of it."""
+    engines: dict[str, Callable[[list[Any]], list[Any]]] = {
+        "pickle 5, buffers apart": by_buffers,
+        "pickle 5, in one piece": in_one_piece,
+    }
+    if is_here("distributed"):
+        from cai_dlpack import dask
+
+        dask.register()
+        engines["Dask, serialized and read"] = by_dask
+    for name, engine in engines.items():
+        for number, nbytes in loads():
+            arrays = [np.zeros(nbytes, np.uint8) for _ in range(number)]
+            views = [cd.view(array) for array in arrays]
+            repeats = max(1, min(200, (64 << 20) // nbytes) // number)
+            message = Message(name, number, nbytes)
+            yield row(message, lambda e=engine, v=views: e(v), lambda e=engine, a=arrays: e(a), repeats)
 
 
-def ray_rows() -> list[str]:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
+def torch_rows() -> Iterator[str]:
+    """torch's way between processes is a file of shared memory for each tensor: no byte is copied once it is there."""
+    import torch.multiprocessing  # registers torch's reductions
+
+    def sent(objects: list[Any]) -> list[Any]:
+        found: list[Any] = pickle.loads(bytes(ForkingPickler.dumps(objects)))
+        return found
+
+    pickling.register()
+    for number, nbytes in loads()[1:3] + loads()[4:]:
+        tensors = [torch.zeros(nbytes, dtype=torch.uint8) for _ in range(number)]
+        views = [cd.view(tensor) for tensor in tensors]
+        message = Message("pickle 5, buffers apart; own: torch's tensor", number, nbytes)
+        yield row(message, lambda v=views: by_buffers(v), lambda t=tensors: by_buffers(t), max(1, 50 // number))
+    for number, nbytes in loads()[:2] + loads()[4:]:
+        message = Message("multiprocessing's pickler; own: torch's, by shared memory", number, nbytes)
+        views = [cd.view(torch.zeros(nbytes, dtype=torch.uint8)) for _ in range(number)]
+        yield row(message, lambda v=views: sent(v), lambda n=number, b=nbytes: sent(fresh(n, b)), max(1, 10 // number))
+
+
+def fresh(number: int, nbytes: int) -> list[Any]:
+    """Tensors that are not in shared memory yet."""
+    import torch
+
+    return [torch.zeros(nbytes, dtype=torch.uint8) for _ in range(number)]
+
+
+def size_of(found: Any) -> int:
+    return int(found.nbytes)
+
+
+def pool_rows() -> Iterator[str]:
+    for receivers in WORKERS:
+        with multiprocessing.get_context("spawn").Pool(receivers) as pool:
+            arrays = [np.zeros(SIZES[0], np.uint8) for _ in range(200)]
+            views = [cd.view(array) for array in arrays]
+            message = Message("multiprocessing.Pool", 200, SIZES[0], receivers)
+            yield row(
+                message,
+                lambda p=pool, v=views: p.map(size_of, v, chunksize=10),
+                lambda p=pool, a=arrays: p.map(size_of, a, chunksize=10),
+            )
+
+
+def mpi_rows() -> Iterator[str]:
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    for receivers in WORKERS:
+        command = [str(mpiexec), "-n", str(1 + receivers), sys.executable, str(HERE / "reach_mpi.py")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        yield from done.stdout.splitlines()
+
+
+def made(nbytes: int) -> Any:
+    return np.zeros(nbytes, np.uint8)
+
+
+def made_view(nbytes: int) -> Any:
+    return cd.view(made(nbytes))
+
+
+def cluster_rows() -> Iterator[str]:
+    """One worker of Dask makes arrays, the others read them, over TCP."""
+    from distributed import Client, LocalCluster
+
+    for receivers in WORKERS:
+        options = {"processes": True, "dashboard_address": None, "preload": "cai_dlpack.dask", "memory_limit": 0}
+        with (
+            LocalCluster(n_workers=1 + receivers, threads_per_worker=1, **options) as cluster,
+            Client(cluster) as client,
+        ):
+            client.wait_for_workers(1 + receivers)
+            one, *others = sorted(client.scheduler_info()["workers"])
+
+            def carried(make: Any, number: int, nbytes: int, c: Any = client, o: Any = one, to: Any = others) -> None:
+                futures = [c.submit(make, nbytes, workers=[o], pure=False) for _ in range(number)]
+                at = [to[place % len(to)] for place in range(number)]
+                c.gather([c.submit(size_of, future, workers=[w]) for future, w in zip(futures, at, strict=True)])
+
+            for number, nbytes in [*loads()[:3], *loads()[4:]] if receivers == 1 else loads()[2:3]:
+                message = Message("Dask, workers over TCP", number, nbytes, receivers)
+                args = (number, nbytes)
+                yield row(message, lambda a=args, c=carried: c(made_view, *a), lambda a=args, c=carried: c(made, *a))
+
+
+def ray_rows() -> Iterator[str]:
+    sys.path.insert(0, str(HERE))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from cai_dlpack import ray as bridge
@@ -68,56 +168,54 @@ def ray_rows() -> list[str]:
     @ray.remote(num_cpus=0, enable_tensor_transport=True)
     class Actor:
         @ray.method(tensor_transport="cai_dlpack")
-        def views(self, number: int) -> list[Any]:
-            import cai_dlpack as cd
+        def views(self, number: int, nbytes: int) -> list[Any]:
+            return [cd.view(np.zeros(nbytes, np.uint8), read_only=True) for _ in range(number)]
 
-            return [cd.view(np.zeros(512), read_only=True) for _ in range(number)]
-
-        def arrays(self, number: int) -> list[Any]:
-            return [np.zeros(512) for _ in range(number)]
+        def arrays(self, number: int, nbytes: int) -> list[Any]:
+            return [np.zeros(nbytes, np.uint8) for _ in range(number)]
 
         def take(self, found: list[Any]) -> int:
             return len(found)
 
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=512 << 20, log_to_driver=False)
     of_class: Any = Actor
-    one, other = of_class.remote(), of_class.remote()
-    lines = []
-    for number in NUMBERS[:3]:
-        calls = {
-            "view": lambda n=number: ray.get(other.take.remote(one.views.remote(n))),
-            "numpy": lambda n=number: ray.get(other.take.remote(one.arrays.remote(n))),
-        }
-        lines.append(row("Ray, two actors", number, calls))
+    one, others = of_class.remote(), [of_class.remote() for _ in range(max(WORKERS))]
+
+    def carried(make: Any, number: int, nbytes: int, receivers: int) -> None:
+        sent = make.remote(number, nbytes)
+        ray.get([other.take.remote(sent) for other in others[:receivers]])
+
+    cases = [(*load, 1) for load in loads() if load[0] < 1000] + [(100, SIZES[0], some) for some in WORKERS[1:]]
+    for number, nbytes, receivers in cases:
+        args = (number, nbytes, receivers)
+        message = Message("Ray, actors", *args)
+        yield row(message, lambda a=args: carried(one.views, *a), lambda a=args: carried(one.arrays, *a), 3)
     ray.shutdown()
-    return lines
+
+
+def copied() -> Iterator[str]:
+    """Whether what is read lies where it was sent from."""
+    for name, engine in {"pickle 5, buffers apart": by_buffers, "pickle 5, in one piece": in_one_piece}.items():
+        view = cd.view(np.zeros(512))
+        (found,) = engine([view])
+        yield f"{name}: {0 if found.ptr == view.ptr else view.nbytes} of {view.nbytes} bytes copied."
 
 
 def main() -> None:
     print(f"Commit {commit()}, CPython {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}.")
-    print("Memory of the host, 4 KiB for each array; microseconds for each array.\n")
-    print("| engine | arrays in a message | view, min | view, median | numpy, min | view to numpy | views per second |")
-    print("|---|---|---|---|---|---|---|")
+    print(f"Microseconds for each array; {os.getloadavg()[0]:.1f} other processes wanted a core at the start.\n")
+    print(HEAD, flush=True)
     pickling.register()
-    engines = {"pickle 5, buffers apart": by_pickle}
-    if importlib.util.find_spec("distributed"):
-        from cai_dlpack import dask
-
-        dask.register()
-        engines["Dask, serialized and read"] = by_dask
-    copied = []
-    for name, engine in engines.items():
-        for number in NUMBERS:
-            arrays = [np.zeros(512) for _ in range(number)]
-            views = [cd.view(array) for array in arrays]
-            calls = {"view": lambda e=engine, v=views: e(v), "numpy": lambda e=engine, a=arrays: e(a)}
-            print(row(name, number, calls), flush=True)
-        (found,) = engine(views[:1])
-        nbytes = 0 if found.ptr == views[0].ptr else views[0].nbytes
-        copied.append(f"{name}: {nbytes} of {views[0].nbytes} bytes copied.")
-    if importlib.util.find_spec("ray"):
-        print("\n".join(ray_rows()))
-    print("", *copied, sep="\n")
+    tables = {in_one_process: (), pool_rows: (), mpi_rows: ("mpi4py",), cluster_rows: ("distributed",)}
+    if is_here("ray"):
+        tables = {ray_rows: ()}
+    if is_here("torch"):
+        tables = {torch_rows: ()}
+    for table, needed in tables.items():
+        if is_here(*needed):
+            for line in table():
+                print(line, flush=True)
+    print("", *copied(), sep="\n")
 
 
 if __name__ == "__main__":
