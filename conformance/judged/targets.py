@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from cai_conformance.cuda import driver
 from cai_conformance.judge.memory import values
 from cai_conformance.reference.producers import CaiArray, DlpackArray
 
@@ -140,7 +142,10 @@ def warp_import(obj: Any) -> Any:
 
 
 def warp_read(array: Any) -> Any:
-    """Warp's array as a NumPy array."""
+    """Warp's array as a NumPy array; memory of a device in Warp's stream, which it names to producers."""
+    if array.device.is_cuda:
+        stream = array.device.stream.cuda_stream
+        return np.frombuffer(driver().read_after(stream, array.ptr, array.capacity), np.uint8)
     return array.numpy()
 
 
@@ -195,7 +200,7 @@ class Message:
 
         self.memory = MPI.memory.frombuffer(obj, readonly=True)
         self.array = obj.array
-        self.host = not hasattr(obj, "__cuda_array_interface__")
+        self.host = getattr(obj, "memory", None) is None
 
 
 def mpi4py_read(message: Message) -> Any:

@@ -21,7 +21,7 @@ class NoDriver(RuntimeError):
 
 
 class Driver:
-    """The driver, with device 0's primary context."""
+    """The driver, with the primary contexts of its devices: device 0's, unless another one is named."""
 
     def __init__(self) -> None:
         library = loaded()
@@ -33,8 +33,8 @@ class Driver:
         if self._code("cuInit", 0) or self._code("cuDeviceGetCount", ctypes.byref(count)) or not count.value:
             raise NoDriver("the CUDA driver has no device")
         self.devices = count.value
-        self._context = ctypes.c_void_p()
-        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), 0)
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._primary(0)
 
     def _code(self, name: str, *arguments: object) -> int:
         return int(getattr(self._library, name)(*arguments))
@@ -44,24 +44,44 @@ class Driver:
         if code:
             raise RuntimeError(f"{name}: CUresult {code}")
 
+    def _primary(self, device: int) -> ctypes.c_void_p:
+        if device not in self._contexts:
+            context = ctypes.c_void_p()
+            self._do("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self._contexts[device] = context
+        return self._contexts[device]
+
     @contextmanager
-    def context(self) -> Iterator[None]:
-        """Makes the primary context of device 0 current."""
-        self._do("cuCtxPushCurrent_v2", self._context)
+    def context(self, device: int = 0) -> Iterator[None]:
+        """Makes the primary context of a device current."""
+        self._do("cuCtxPushCurrent_v2", self._primary(device))
         try:
             yield
         finally:
             self._do("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
-    def allocate(self, nbytes: int) -> int:
-        """Device memory, as an address; a multiple of 256."""
+    def allocate(self, nbytes: int, device: int = 0) -> int:
+        """Device memory, as an address; a multiple of 256. If the host reads it, the process ends, as on a GPU."""
         address = ctypes.c_uint64()
-        with self.context():
+        with self.context(device), self._protected():
             self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1)))
         return address.value
 
-    def free(self, address: int) -> None:
-        with self.context():
+    @contextmanager
+    def _protected(self) -> Iterator[None]:
+        """The simulated driver's memory is memory of the host, which it keeps from it if that is asked for."""
+        if not self.simulated:
+            yield
+            return
+        before = self._library.sim_get(b"protect")
+        self._library.sim_set(b"protect", ctypes.c_uint64(1))
+        try:
+            yield
+        finally:
+            self._library.sim_set(b"protect", ctypes.c_uint64(before))
+
+    def free(self, address: int, device: int = 0) -> None:
+        with self.context(device):
             self._do("cuMemFree_v2", ctypes.c_uint64(address))
 
     def write(self, address: int, data: bytes) -> None:
@@ -123,12 +143,21 @@ class Driver:
         start, size = self.attribute(RANGE_START, address), self.attribute(RANGE_SIZE, address)
         return None if start is None or size is None or not size else (start, size)
 
-    def stream(self) -> int:
+    def stream(self, device: int = 0) -> int:
         """A new stream that does not wait for the default stream. It lives as long as the process."""
         handle = ctypes.c_void_p()
-        with self.context():
+        with self.context(device):
             self._do("cuStreamCreate", ctypes.byref(handle), 1)
         return handle.value or 0
+
+    def make_wait(self, stream: int, other: int) -> None:
+        """Makes a stream wait for the work that another one has now. The host waits for neither."""
+        event = ctypes.c_void_p()
+        with self.context():
+            self._do("cuEventCreate", ctypes.byref(event), 2)
+            self._do("cuEventRecord", event, ctypes.c_void_p(other))
+            self._do("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
+            self._do("cuEventDestroy_v2", event)
 
     def knows_stream(self, handle: int) -> bool:
         """Whether the simulated driver has this stream. A real one cannot be asked about a handle that may be dead."""

@@ -84,7 +84,7 @@ class Tensor:
         self.array = array
         self.address: int = array.ctypes.data
         self.calls: list[dict[str, Any]] = []
-        self.devices = 0
+        self.asked: list[str] = []
         self.deleted = 0
         self.capsules: list[Any] = []
         self.name: bytes | None = changes.pop("name", None)
@@ -98,10 +98,11 @@ class Tensor:
         self.changes = changes
 
     def __dlpack_device__(self) -> Any:
-        self.devices += 1
+        self.asked.append("__dlpack_device__")
         return self.announced
 
     def __dlpack__(self, **keywords: Any) -> Any:
+        self.asked.append("__dlpack__")
         self.calls.append(keywords)
         unknown = set(keywords) - set(self.keywords)
         if unknown:
@@ -151,6 +152,38 @@ class Tensor:
         CALLED.pop(ctypes.addressof(tensor), None)
         Exported(tensor, (self, array, c_shape, c_strides))
         return tensor
+
+
+class DeviceTensor(Tensor):
+    """A copy of an array in memory of a CUDA device, which is ready on `a_stream()`."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.number: int = changes.pop("number", 0)
+        self.memory = DeviceMemory(array, self.number)
+        address = self.memory.address
+        usual = {"device": (abi.CUDA, self.number), "data": address if array.size else 0}
+        super().__init__(array, **{**usual, **changes})
+        self.address = address
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        capsule = super().__dlpack__(**keywords)
+        self.order(keywords.get("stream"))
+        return capsule
+
+    def order(self, stream: Any) -> None:
+        """Makes the consumer's stream wait for `a_stream()`: the legacy default stream if it names none. If what it
+        names is no stream, the host waits, so that this is all that is wrong."""
+        stream = 1 if stream is None else stream
+        if stream == -1:
+            return
+        if self.number == 0 and isinstance(stream, int) and stream > 0 and self.exists(stream):
+            driver().make_wait(stream, a_stream())
+        else:
+            driver().wait(a_stream())
+
+    def exists(self, stream: int) -> bool:
+        """Whether it is safe to use."""
+        return stream < 3 or not driver().simulated or driver().knows_stream(stream)
 
 
 def dtype_of(dtype: Any) -> tuple[int, int, int]:
@@ -212,3 +245,9 @@ def tensor(array: Any = USUAL, /, **changes: Any) -> Tensor:
     once (one capsule for all calls), raises.
     """
     return Tensor(array, **changes)
+
+
+def device_tensor(array: Any = USUAL, /, **changes: Any) -> DeviceTensor:
+    """A copy of an array in memory of a CUDA device, as DLPack, with something changed as by `tensor`; number of the
+    device. It makes the stream that it is asked for wait for `a_stream()`."""
+    return DeviceTensor(array, **changes)

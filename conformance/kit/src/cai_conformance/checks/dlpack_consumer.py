@@ -85,7 +85,7 @@ profile.accepts(
     "asks again without the keywords that a producer does not know",
     say.AA_FALLBACK,
     "tensor(older=True, keywords=('stream',))",
-    mutant=overriding(ask=lambda self, obj: obj.__dlpack__(max_version=self.newest)),
+    mutant=overriding(ask=lambda self, obj, **stream: obj.__dlpack__(max_version=self.newest, **stream)),
     after=("takes-legacy",),
 )
 profile.accepts(
@@ -255,7 +255,7 @@ def calls(consumer: Consumer, code: str = "tensor()") -> list[dict[str, Any]]:
     "says which version it knows (`max_version`)",
     say.AA_MAX_VERSION,
     severity=RECOMMENDATION,
-    mutant=overriding(ask=lambda self, obj: obj.__dlpack__()),
+    mutant=overriding(ask=lambda self, obj, **stream: obj.__dlpack__(**stream)),
     shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
@@ -283,7 +283,9 @@ def _(consumer: Consumer) -> None:
     "asks-no-stream",
     "names no stream for memory of the host",
     say.AA_STREAM_CPU,
-    mutant=overriding(ask=lambda self, obj: ask_on(self, obj, 1)),
+    mutant=overriding(
+        naming=lambda self, device: {"stream": 1} if device[0] == abi.CPU else DlpackConsumer.naming(self, device)
+    ),
     shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
@@ -291,18 +293,11 @@ def _(consumer: Consumer) -> None:
     demand(not found, f"tensor(): stream={found}")
 
 
-def ask_on(self: Any, obj: Any, stream: int) -> Any:
-    try:
-        return obj.__dlpack__(max_version=self.newest, stream=stream)
-    except TypeError:
-        return DlpackConsumer.ask(self, obj)
-
-
 @profile.check(
     "asks-once",
     "takes one tensor of a producer that answers",
     say.PY_ONCE,
-    mutant=overriding(ask=lambda self, obj: (DlpackConsumer.ask(self, obj), DlpackConsumer.ask(self, obj))[1]),
+    mutant=overriding(ask=lambda self, obj, **stream: [DlpackConsumer.ask(self, obj, **stream) for _ in "ab"][1]),
     severity=RECOMMENDATION,
     shows="print(offer.calls)",
 )
@@ -323,19 +318,20 @@ def _(consumer: Consumer) -> None:
             else DlpackConsumer.__call__(self, obj)
         )
     ),
-    shows="print(offer.devices)",
+    shows="print(offer.asked)",
 )
 def _(consumer: Consumer) -> None:
     offer, taken, _ = take(consumer, "tensor()")
     del taken
-    demand(offer.devices, "tensor(): it did not call __dlpack_device__")
+    demand("__dlpack_device__" in offer.asked, "tensor(): it did not call __dlpack_device__")
+    demand(offer.asked[0] == "__dlpack_device__", f"tensor(): it called {', then '.join(offer.asked)}")
 
 
 @profile.check(
     "producer-error",
     "passes an exception of the producer's on",
     say.AA_PROPAGATE,
-    mutant=overriding(ask=lambda self, obj: hidden(self, obj)),
+    mutant=overriding(ask=lambda self, obj, **stream: hidden(self, obj, **stream)),
 )
 def _(consumer: Consumer) -> None:
     offer = consumer.offered("tensor(raises=BufferError('the array is busy'))")
@@ -349,9 +345,9 @@ def _(consumer: Consumer) -> None:
     broken("it was accepted")
 
 
-def hidden(self: Any, obj: Any) -> Any:
+def hidden(self: Any, obj: Any, **stream: Any) -> Any:
     try:
-        return DlpackConsumer.ask(self, obj)
+        return DlpackConsumer.ask(self, obj, **stream)
     except BufferError:
         raise RuntimeError("the mutant hides it") from None
 
@@ -360,7 +356,7 @@ def hidden(self: Any, obj: Any) -> Any:
     "producer-type-error",
     "passes a TypeError of the producer's own on",
     say.AA_PROPAGATE,
-    mutant=overriding(ask=lambda self, obj: swallowed(self, obj)),
+    mutant=overriding(ask=lambda self, obj, **stream: swallowed(self, obj, **stream)),
 )
 def _(consumer: Consumer) -> None:
     offer = consumer.offered("tensor(raises=TypeError('the array has no type'))")
@@ -374,9 +370,9 @@ def _(consumer: Consumer) -> None:
     broken("it was accepted")
 
 
-def swallowed(self: Any, obj: Any) -> Any:
+def swallowed(self: Any, obj: Any, **stream: Any) -> Any:
     try:
-        return DlpackConsumer.ask(self, obj)
+        return DlpackConsumer.ask(self, obj, **stream)
     except TypeError:
         raise Refused("the mutant hides it") from None
 
@@ -552,7 +548,7 @@ class Early(Hasty):
     "lets the producer's array go with its own",
     say.PY_DELETER,
     after=("deleter-called", "asks-once"),
-    mutant=overriding(ask=lambda self, obj: DlpackConsumer.ask(self, kept(obj))),
+    mutant=overriding(ask=lambda self, obj, **stream: DlpackConsumer.ask(self, kept(obj), **stream)),
     shows=GOES_TOO,
 )
 def _(consumer: Consumer) -> None:

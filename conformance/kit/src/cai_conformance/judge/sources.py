@@ -172,6 +172,8 @@ PY_VIEW = _python("0.2", "If possible, this must be zero-copy")
 PY_STRIDES_NULL = _python(
     "0.2", "When the strides field in the DLTensor struct is NULL, it indicates a row-major compact array."
 )
+PY_STREAM = _python("0.2", "The consumer must pass the stream it will use to the producer")
+PY_STREAM_WAIT = _python("0.2", "the producer must synchronize or wait on the stream when necessary")
 PY_UNSUPPORTED = _python(
     "0.2", "a device that the requesting (consumer) library does not support, it is recommended to raise a BufferError"
 )
@@ -181,6 +183,12 @@ AA_STREAM_CPU = _array("2023.12", "On CPU and other device types without streams
 AA_STREAM_NONE = _array("2021.12", "None: producer must assume the legacy default stream (default).")
 AA_STREAM_ZERO = _array("2021.12", "0 is disallowed due to its ambiguity")
 AA_STREAM_RANGE = _array("2021.12", "The pointer must be an integer larger than or equal to -1")
+AA_STREAM_ROCM = _array("2021.12", "Using 1 and 2 is not supported.")
+AA_STREAM_EXPLICIT = _array(
+    "2021.12",
+    "It is recommended that implementers explicitly handle streams. If they use the legacy default stream, specifying "
+    "1 (CUDA) or 0 (ROCm) is preferred.",
+)
 AA_NO_SYNC = _array("2021.12", '-1 [...] signal "producer must not perform any synchronization"')
 AA_MAX_VERSION = _array(
     "2023.12", "the maximum DLPack version that the consumer supports, in the form of a 2-tuple (major, minor)"
@@ -206,6 +214,9 @@ AA_COPY_FALSE = _array("2023.12", "If False, the function must never copy, and r
 AA_COPY_NONE = _array("2023.12", "If None, the function must reuse the existing memory buffer if possible")
 AA_COPIED = _array("2023.12", "When a copy happens, the DLPACK_FLAG_BITMASK_IS_COPIED flag must be set.")
 AA_BUFFER_ERROR = _array("2022.12", "raise BufferError when the data cannot be exported as DLPack")
+AA_SAME_DEVICE = _array(
+    "2023.12", "If device is None and x supports DLPack, the output array must be on the same device as x.", _FROM_URL
+)
 AA_DEVICE = _array("2021.12", "a tuple (device_type, device_id) in DLPack format", _DEVICE_URL)
 AA_PROPAGATE = _array("2021.12", "from_dlpack must propagate such exceptions", _FROM_URL)
 AA_MISSING = _array(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from cai_conformance import abi
 from cai_conformance.cuda import driver
-from cai_conformance.reference.producers import KINDS
+from cai_conformance.reference.producers import DELETER, KINDS, Exported
 
 _TYPESTR = re.compile(r"[<>|=][biufcV]\d{1,4}")
 _KEYS = ("shape", "typestr", "data", "version", "strides", "descr", "mask", "stream")
@@ -21,6 +23,10 @@ LARGEST = 2**63 - 1
 
 class Refused(ValueError):
     """Raised by a reference consumer: the rule that was broken."""
+
+
+class NoSuchDevice(Refused, BufferError):
+    """Raised of memory that the reference consumer does not read."""
 
 
 def is_int(value: Any) -> bool:
@@ -138,26 +144,36 @@ class CaiConsumer:
         return {**taken, "stream": None}
 
 
+@cache
+def work_stream(device: int) -> int:
+    """The stream in which the reference consumer works with memory of a device."""
+    return driver().stream(device)
+
+
 class DlpackConsumer:
     """Takes an array by DLPack's Python protocol."""
 
     newest = abi.NEWEST
 
     def __call__(self, obj: Any) -> Any:
-        self.check_device(obj.__dlpack_device__())
-        capsule = self.ask(obj)
-        return self.own(capsule)
+        device = obj.__dlpack_device__()
+        self.check_device(device)
+        return self.own(self.ask(obj, **self.naming(device)))
+
+    def naming(self, device: Any) -> dict[str, Any]:
+        """The keyword that names the stream, for memory that has streams."""
+        return {"stream": work_stream(device[1])} if device[0] == abi.CUDA else {}
 
     def check_device(self, device: Any) -> None:
         if not isinstance(device, tuple) or len(device) != 2 or not all(is_int(item) for item in device):
             raise Refused("device-pair")
 
-    def ask(self, obj: Any) -> Any:
+    def ask(self, obj: Any, **stream: Any) -> Any:
         """Asks with `max_version`, and without it a producer that does not know that."""
         try:
-            return obj.__dlpack__(max_version=self.newest)
+            return obj.__dlpack__(max_version=self.newest, **stream)
         except TypeError:
-            return obj.__dlpack__()
+            return obj.__dlpack__(**stream)
 
     rules: ClassVar[dict[str, Callable[[Any], bool]]] = {}
 
@@ -170,7 +186,7 @@ class DlpackConsumer:
         read = self.look(capsule)
         for rule, breaks in self.rules.items():
             if breaks(read):
-                raise Refused(rule)
+                raise NoSuchDevice(rule) if rule == "device-unknown" else Refused(rule)
         self.rename(capsule, name == abi.VERSIONED)
         return self.taken(read)
 
@@ -207,6 +223,22 @@ class TakenTensor:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        if self.read.device[0] == abi.CUDA:
+            raise AttributeError("memory of a device")
+        return self.interface()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.read.device[0] != abi.CUDA:
+            raise AttributeError("memory of the host")
+        return {**self.interface(), "stream": self.stream}
+
+    @property
+    def stream(self) -> int | None:
+        """The stream in which it works."""
+        return work_stream(self.read.device[1])
+
+    def interface(self) -> dict[str, Any]:
         read = self.shown()
         code, bits, _ = read.dtype
         size = bits // 8
@@ -220,6 +252,28 @@ class TakenTensor:
             "strides": strides,
             "version": 3,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.shown().device
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None) -> Any:
+        """Passes the tensor on, which this object keeps."""
+        self.order(stream)
+        read, versioned = self.read, max_version is not None and max_version[0] >= 1
+        kinds: Any = abi.DLManagedTensor, abi.DLManagedTensorVersioned
+        taken, tensor = kinds[read.versioned].from_address(read.address), kinds[versioned]()
+        tensor.dl_tensor = taken.dl_tensor
+        tensor.deleter = ctypes.cast(DELETER, ctypes.c_void_p)
+        if versioned:
+            tensor.version = abi.DLPackVersion(*abi.NEWEST)
+            tensor.flags = read.flags or 0
+        Exported(tensor, self)
+        return abi.new_capsule(ctypes.addressof(tensor), abi.VERSIONED if versioned else abi.LEGACY)
+
+    def order(self, stream: int | None) -> None:
+        """Makes the next consumer's stream wait for its own."""
+        if self.read.device[0] == abi.CUDA and self.stream is not None and stream != -1:
+            driver().make_wait(1 if stream is None else stream, self.stream)
 
     def end(self) -> None:
         if not self.ended and self.read.deleter:
@@ -241,6 +295,8 @@ _BITS = {
     abi.COMPLEX: (64, 128),
     abi.BOOL: (8,),
 }
+
+_DEVICES = (abi.CPU, abi.CUDA, abi.CUDA_HOST, abi.ROCM, abi.CUDA_MANAGED)
 
 #: The faults of a tensor, by rule.
 DlpackConsumer.rules = {
@@ -264,5 +320,5 @@ DlpackConsumer.rules = {
     "dtype-bool": lambda read: read.dtype[0] == abi.BOOL and read.dtype[1] != 8,
     "dtype-sub-byte": lambda read: read.dtype[0] in (15, 16, 17) and read.dtype[1] not in (4, 6),
     "span-overflow": lambda read: any(abs(stride) > 2**60 for stride in read.strides or ()),
-    "device-unknown": lambda read: read.device[0] > abi.LARGEST_DEVICE_TYPE,
+    "device-unknown": lambda read: read.device[0] not in _DEVICES,
 }

@@ -18,18 +18,19 @@ from cai_conformance.judge.memory import Array, span
 
 
 class DeviceMemory:
-    """The bytes that an array covers, copied to device memory, which is freed with this object."""
+    """The bytes that an array covers, copied to memory of a device, which is freed with this object."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, device: int = 0) -> None:
+        self.device = device
         start, end = span(array.shape, array.strides, array.itemsize)
-        self.start = driver().allocate(end - start)
+        self.start = driver().allocate(end - start, device)
         driver().write(self.start, ctypes.string_at(array.ctypes.data + start, end - start))
         self.address = self.start - start
         """Of the element whose indices are all 0."""
 
     def __del__(self) -> None:
         if hasattr(self, "start"):
-            driver().free(self.start)
+            driver().free(self.start, self.device)
 
 
 @cache
@@ -211,11 +212,27 @@ class DlpackArray:
 
 
 class DlpackDeviceArray(DlpackArray):
-    """A copy of an array in device memory, as DLPack shows it. No work is pending on it: no stream has to wait."""
+    """A copy of an array in device memory, as DLPack and the CUDA Array Interface show it: it is ready on a stream."""
 
     def __init__(self, array: Array) -> None:
         super().__init__(array)
         self.memory = DeviceMemory(array)
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        shown = CaiArray.__new__(CaiArray)
+        shown.array, shown.memory, shown.stream = self.array, self.memory, own_stream()
+        return shown.interface()
+
+    def __dlpack__(self, *, stream: Any = None, **keywords: Any) -> Any:
+        capsule = super().__dlpack__(stream=stream, **keywords)
+        self.order(stream)
+        return capsule
+
+    def order(self, stream: Any) -> None:
+        """Makes the consumer's stream wait for its own."""
+        if stream is None or (isinstance(stream, int) and stream >= 0):
+            driver().make_wait(1 if stream is None else stream, own_stream())
 
     def __dlpack_device__(self) -> Any:
         return (abi.CUDA, 0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding, refusing
 from cai_conformance.cuda import driver
 from cai_conformance.judge import sources as say
 from cai_conformance.judge import trials
 from cai_conformance.judge.check import NotRun, broken, demand
+from cai_conformance.judge.produced import Produced
+from cai_conformance.judge.samples import Sample
 from cai_conformance.offers import a_stream
 from cai_conformance.reference.producers import DlpackDeviceArray
 from cai_conformance.sim import Sim
@@ -187,3 +190,83 @@ def _(t: Tensors) -> None:
     t.export(stream=-1)
     made = [call.symbol for call in sim.calls(*WAITS)]
     demand(not made, f"it called {', '.join(made)}")
+
+
+# --- the order ---
+
+
+def work_stream(t: Tensors) -> int:
+    """The stream in which the array is ready, by what the producer says elsewhere.
+
+    Raises:
+        NotRun: it says nothing, or that no work is pending.
+    """
+    interface = getattr(t.object, "__cuda_array_interface__", None)
+    if interface is not None:
+        found = interface.get("stream")
+        if not found:
+            raise NotRun("by __cuda_array_interface__ no work is pending in a stream")
+        return int(found)
+    if not hasattr(type(t.object), exchange.ATTRIBUTE):
+        raise NotRun("nothing tells in which stream it works")
+    out = ctypes.c_void_p()
+    table = exchange.table_of(type(t.object))
+    device_type, device_id = map(int, t.device)
+    if exchange.WorkStream(table.work_stream)(device_type, device_id, ctypes.byref(out)):
+        raise NotRun("current_work_stream failed")
+    return out.value or 1
+
+
+#: An array that is written late.
+LATE = Sample("late", "np.zeros(256, dtype=np.uint8)")
+
+
+def demand_order(t: Tensors, stream: int | None) -> None:
+    """Demands that a consumer's stream waits for the producer's."""
+    need_cuda(t)
+    own = work_stream(t)
+    arrays: list[Any] = []
+
+    def made() -> trials.Late:
+        fresh = Tensors(Produced(t.produced.make, LATE))
+        arrays.append(fresh)
+        return trials.Late(fresh.object, fresh.any().address, fresh.expected.nbytes)
+
+    found = trials.raced(made, lambda array: trials.read_after_export(array, stream), own)
+    if found is not None:
+        named = hex(stream) if stream is not None and stream > 2 else repr(stream)
+        broken(f"its work is in stream {own:#x}, and a consumer that named stream={named} read too early: {found}")
+
+
+#: What is called for a consumer that names its stream.
+ORDERED = """from cai_conformance.sim import Sim
+sim = Sim()
+sim.clear()
+array.__dlpack__({})
+print(*sim.calls("cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"), sep="\\n")"""
+
+
+@check(
+    "stream-order",
+    "`stream=None` makes the legacy default stream wait for the producer's work",
+    say.AA_STREAM_NONE,
+    after=("device-mismatch", "stream-none"),
+    mutant=on_device(order=lambda self, stream: DlpackDeviceArray.order(self, -1 if stream is None else stream)),
+    shows=ORDERED.format(""),
+)
+def _(t: Tensors) -> None:
+    demand_order(t, None)
+
+
+@check(
+    "stream-order-named",
+    "the stream that a consumer names waits for the producer's work",
+    say.PY_STREAM_WAIT,
+    after=("device-mismatch", "stream-no-sync"),
+    severity=DEVIATION,  # "support for a stream value other than None is optional"
+    mutant=on_device(order=lambda self, stream: DlpackDeviceArray.order(self, -1 if stream else stream)),
+    shows=ORDERED.format("stream=driver().stream()"),
+)
+def _(t: Tensors) -> None:
+    for stream in (trials.another_stream(), 1, 2):
+        demand_order(t, stream)
