@@ -18,9 +18,11 @@ from conformance.tests.kit.test_command import of, report, run
 
 SUBJECTS = '''
 import ctypes, os, signal, sys, time
+from dataclasses import replace
 import numpy as np
-from cai_conformance.reference.consumers import DlpackConsumer
-from cai_conformance.reference.producers import DlpackArray
+from cai_conformance.cuda import driver
+from cai_conformance.reference.consumers import DlpackConsumer, TakenTensor, work_stream
+from cai_conformance.reference.producers import DeviceMemory, DlpackArray
 
 def at_a_copy(function):
     """A producer that does something if a copy is asked for."""
@@ -103,6 +105,35 @@ class NoLanes(DlpackArray):
     def fill(self, tensor, *rest):
         super().fill(tensor, *rest)
         tensor.dtype.lanes = 0
+
+class ReadsOnTheHost(DlpackConsumer):
+    """Takes memory of any device for memory of the host."""
+    def taken(self, read):
+        ctypes.string_at(read.data, 4)
+        return super().taken(read)
+
+reads_on_the_host = ReadsOnTheHost()
+
+class Lazy(DlpackConsumer):
+    """Names -1, and waits for nothing."""
+    def naming(self, device):
+        return {"stream": -1} if device[0] == 2 else {}
+
+lazy = Lazy()
+
+class Copies(Lazy):
+    """Names -1, and copies at once."""
+    def taken(self, read):
+        taken = super().taken(read)
+        if read.device[0] != 2:
+            return taken
+        count = int(np.prod(read.shape)) * read.dtype[1] // 8
+        self.copy = DeviceMemory(np.zeros(count, np.uint8))
+        copied = driver().read_after(work_stream(0), read.data, count)
+        driver().write(self.copy.address, copied)
+        return TakenTensor(replace(read, data=self.copy.address, deleter=0))
+
+copies = Copies()
 
 def crashes_on_null(obj):
     if getattr(obj, "changes", {}).get("shape", 0) is None:
@@ -191,6 +222,28 @@ def test_a_program_needs_nothing_that_is_not_installed(folder: Path) -> None:
     _, found = report(folder, "consumer", "strangers:crashes_on_null")
     program = of(found, "dlpack-consumer.shape-null")["program"]
     assert "import strangers" not in program and "def crashes_on_null(obj):" in program
+
+
+def on_streams(folder: Path, name: str) -> tuple[int, Any]:
+    """The verdict on what a consumer does with memory of a device."""
+    only = [text for rule in ("takes-device", "stream-order") for text in ("--only", rule)]
+    return report(folder, "consumer", f"strangers:{name}", "--profile", "dlpack-consumer", *only)
+
+
+def test_memory_of_a_device_that_is_read_on_the_host_is_a_crash_as_on_a_gpu(folder: Path) -> None:
+    code, found = on_streams(folder, "reads_on_the_host")
+    assert code == 1 and "SIGSEGV" in failed(found)["takes-device"]
+
+
+def test_a_view_that_asks_for_no_order_is_not_judged(folder: Path) -> None:
+    code, found = on_streams(folder, "lazy")
+    row = of(found, "dlpack-consumer.stream-order")
+    assert (code, row["outcome"]) == (0, "not run") and "the order is left to who calls it" in row["evidence"]
+
+
+def test_a_copy_that_asks_for_no_order_is_found(folder: Path) -> None:
+    code, found = on_streams(folder, "copies")
+    assert code == 1 and "it read 0000000000000000" in failed(found)["stream-order"]
 
 
 def test_a_type_that_is_taken_for_another_is_found(folder: Path) -> None:

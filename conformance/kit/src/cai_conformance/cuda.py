@@ -84,9 +84,10 @@ class Driver:
         with self.context(device):
             self._do("cuMemFree_v2", ctypes.c_uint64(address))
 
-    def write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes, device: int = 0) -> None:
+        """Copies bytes to memory of a device, whose `free` waits for the copy: it may still run when this returns."""
         if data:
-            with self.context():
+            with self.context(device):
                 self._do("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
     def read(self, address: int, nbytes: int, *, wait: bool = True) -> bytes:

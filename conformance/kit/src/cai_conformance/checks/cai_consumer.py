@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable
@@ -416,6 +417,27 @@ def _(consumer: Consumer) -> None:
         raise Offer("cai(stream=a_stream())", f"the stream is {stream:#x}, and it made {made}")
 
 
+for _code, _name in ((1, "legacy"), (2, "per-thread")):
+
+    def _waits(consumer: Consumer, code: int = _code) -> None:
+        offered = LATE.replace("a_stream()", str(code))
+        take(consumer, offered)
+        found = trials.lost(consumer, lambda: consumer.offered(offered), stream=code)
+        if found is not None:
+            raise Offer(offered, found)
+
+    profile.check(
+        f"stream-wait-{_name}",
+        f"waits for the {_name} default stream, too",
+        say.CAI_STREAM_CODES,
+        after=(f"stream-{_name}", "stream-wait"),
+        mutant=overriding(
+            order=lambda self, whole, code=_code: None if whole["stream"] == code else CaiConsumer.order(self, whole)
+        ),
+        shows=CALLS,
+    )(_waits)
+
+
 @profile.check(
     "stream-none",
     "makes nothing wait if the stream is None",
@@ -464,6 +486,39 @@ def _(consumer: Consumer) -> None:
 )
 def _(consumer: Consumer) -> None:
     lets_its_owner_go(consumer, "cai()")
+
+
+class Opaque:
+    """Keeps an object as C code does that the collector of cycles cannot see through."""
+
+    def __init__(self, obj: Any) -> None:
+        self.address = id(obj)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
+
+    def __del__(self) -> None:
+        ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(self.address))
+
+
+@profile.check(
+    "cycle-released",
+    "lets the object go if nothing but a cycle of the two keeps it",
+    say.CAI_LIFETIME,
+    after=("owner-released",),
+    severity=RECOMMENDATION,
+    mutant=overriding(owner=lambda self, obj: Opaque(obj)),
+    shows="""watch = weakref.ref(offer)
+offer.taken = taken
+del offer, taken
+gc.collect()
+print(watch())  # not None: it is never freed""",
+)
+def _(consumer: Consumer) -> None:
+    offer, taken, _ = take(consumer, "cai()")
+    watch = weakref.ref(offer)
+    offer.taken = taken
+    del offer, taken
+    gc.collect()
+    demand(watch() is None, "cai(): the object and the consumer's array keep each other for ever")
 
 
 @profile.check(

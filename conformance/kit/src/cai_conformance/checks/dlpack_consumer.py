@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -515,6 +516,48 @@ class Double(TakenTensor):
         if not self.ended and self.read.deleter:
             abi.release(self.read)
         super().end()
+
+
+class AtHome(TakenTensor):
+    """Calls the deleter on the thread that took the tensor alone."""
+
+    def __init__(self, read: abi.Read) -> None:
+        super().__init__(read)
+        self.home = threading.get_ident()
+
+    def end(self) -> None:
+        if threading.get_ident() == self.home:
+            super().end()
+
+
+@profile.check(
+    "deleter-thread",
+    "calls the deleter once if its array ends on another thread, too",
+    say.PY_DELETER,
+    after=("deleter-twice",),
+    mutant=overriding(taken=lambda self, read: AtHome(read)),
+    shows="""import threading
+arrays = [taken]
+del taken
+thread = threading.Thread(target=arrays.clear)
+thread.start()
+thread.join()
+gc.collect()
+print(offer.deleted + len(TWICE))  # calls of the deleter""",
+)
+def _(consumer: Consumer) -> None:
+    offers.TWICE.clear()
+    offer, taken, seen = take(consumer, "tensor()")
+    if seen.address is not None and seen.address != offer.array.ctypes.data:
+        raise NotRun("the consumer copies, and so has no use for the tensor")
+    arrays = [taken]
+    del taken
+    thread = threading.Thread(target=arrays.clear)
+    thread.start()
+    thread.join()
+    gc.collect()
+    ran = offer.deleted + len(offers.TWICE)
+    demand(ran == 1, f"tensor(): the array ended on another thread, and the deleter ran {ran} times")
 
 
 @profile.check(

@@ -119,17 +119,6 @@ def read_after_export(array: Any, stream: int | None) -> bytes:
     return driver().read_after(1 if stream is None else stream, found.address, nbytes)
 
 
-def in_order(consumer: Consumer, taken: Any) -> bytes:
-    """The elements in the consumer's own stream; if nothing tells which that is, as the array is passed on.
-
-    Raises:
-        NotRun: nothing shows them.
-    """
-    if consumer.read is None and not hasattr(taken, "__cuda_array_interface__") and hasattr(taken, "__dlpack__"):
-        return passed_on(consumer, taken)
-    return in_its_stream(consumer, taken)
-
-
 @cache
 def another_stream() -> int:
     """A stream without work."""
@@ -137,7 +126,7 @@ def another_stream() -> int:
 
 
 def lost(
-    consumer: Consumer, offered: Callable[[], Any], read: Read = in_order, stream: int | None = None
+    consumer: Consumer, offered: Callable[[], Any], read: Read = in_its_stream, stream: int | None = None
 ) -> str | None:
     """Whether the consumer's array was read before the write that it is ready after: what was read, or None.
 
@@ -169,7 +158,7 @@ def raced(make: Callable[[], Late], read: Callable[[Any], bytes], stream: int | 
     Raises:
         NotRun: nobody can lose this race here.
     """
-    with nothing_by_itself() as (trials, seconds):
+    with driver().context(), nothing_by_itself() as (trials, seconds):  # most programs have one that is current
         control = 0
         for trial in range(trials):
             (array, address, nbytes), value = make(), 1 + trial

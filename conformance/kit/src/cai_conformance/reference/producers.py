@@ -24,7 +24,7 @@ class DeviceMemory:
         self.device = device
         start, end = span(array.shape, array.strides, array.itemsize)
         self.start = driver().allocate(end - start, device)
-        driver().write(self.start, ctypes.string_at(array.ctypes.data + start, end - start))
+        driver().write(self.start, ctypes.string_at(array.ctypes.data + start, end - start), device)
         self.address = self.start - start
         """Of the element whose indices are all 0."""
 

@@ -243,6 +243,7 @@ ORDERED = """from cai_conformance.sim import Sim
 sim = Sim()
 sim.clear()
 array.__dlpack__({})
+print(array.__dlpack_device__())
 print(*sim.calls("cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuCtxSynchronize"), sep="\\n")"""
 
 
