@@ -15,19 +15,39 @@ use cai_dlpack::view::{Element, Owner, View};
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::Handle;
-use cudarc::driver::{CudaContext, DeviceRepr};
+use cudarc::driver::{CudaContext, DeviceRepr, result::ctx, sys::CUcontext};
+
+/// Leaves the calling thread's context as it was: cudarc and cubecl make their own current.
+struct Before(Option<CUcontext>);
+
+impl Before {
+    fn now() -> Self {
+        Self(ctx::get_current().ok().flatten())
+    }
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        // SAFETY: the context was current when this value was made; null is none.
+        let _ = unsafe { ctx::set_current(self.0.unwrap_or(std::ptr::null_mut())) };
+    }
+}
 
 /// A handle, kept until all who may use its memory are done.
 struct Kept {
     handle: ManuallyDrop<Handle>,
-    context: Arc<CudaContext>,
+    /// `None` once it is being dropped.
+    context: Option<Arc<CudaContext>>,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        let _before = Before::now();
+        // Its last owner makes it current once more: it ends before `_before` does.
+        let context = self.context.take();
         // cubecl gives the memory to its next kernel at once, on streams that it does not name. If the wait fails, the handle
         // stays.
-        if self.context.synchronize().is_ok() {
+        if context.is_some_and(|context| context.synchronize().is_ok()) {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.handle) };
         }
@@ -61,23 +81,34 @@ pub unsafe fn view_of<T: Element>(
     let handle = ManuallyDrop::new(handle);
     // SAFETY: the owner keeps the handle, and so the memory; the elements are there (the size is checked), and nobody
     // writes them (this function's contract). They are ready.
-    Ok(unsafe { CaiView::new(descriptor, Stream::None, Owner::new(Kept { handle, context })) })
+    Ok(unsafe {
+        CaiView::new(
+            descriptor,
+            Stream::None,
+            Owner::new(Kept {
+                handle,
+                context: Some(context),
+            }),
+        )
+    })
 }
 
 /// A copy of a view as memory of cubecl, which has no handles of foreign memory. The host waits for the copy.
 ///
 /// # Errors
-/// A view that is not in C order, or not in memory of the device; those of cubecl and of the driver.
-pub fn handle_of<T: Element + DeviceRepr>(
-    view: &View<'_, T>,
-    device: &CudaDevice,
-) -> Result<Handle, Box<dyn Error>> {
+/// A view without elements, not in C order, or not in memory of the device; those of cubecl and of the driver.
+pub fn handle_of<T: Element + DeviceRepr>(view: &View<'_, T>, device: &CudaDevice) -> Result<Handle, Box<dyn Error>> {
+    if view.is_empty() {
+        return Err("cubecl has no memory of 0 bytes".into());
+    }
+    // Current before cubecl waits: its event needs a context on this thread.
+    let context = context(device.index)?;
     let client = CudaRuntime::client(device);
     let handle = client.empty(size_of::<T>() * view.len());
     let resource = client.get_resource(handle.clone())?;
     // cubecl may still work with the memory, for those who had it before.
     cubecl_common::future::block_on(client.sync())?;
-    let stream = context(device.index)?.new_stream()?;
+    let stream = context.new_stream()?;
     let mut there = view.clone().c_order()?.on(&stream)?;
     // SAFETY: cubecl has allocated so many bytes, which the handle keeps, and nothing works with them; any bytes are a `T`.
     let copy = unsafe { stream.upgrade_device_ptr::<T>(resource.resource().ptr, view.len()) };
