@@ -13,9 +13,12 @@ use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Element, Owner, View};
 use cubecl_cuda::{CudaDevice, CudaRuntime};
+use cubecl_runtime::client::ComputeClient;
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::Handle;
 use cudarc::driver::{CudaContext, DeviceRepr, result::ctx, sys::CUcontext};
+
+type Client = ComputeClient<CudaRuntime>;
 
 /// Leaves the calling thread's context as it was: cudarc and cubecl make their own current.
 struct Before(Option<CUcontext>);
@@ -45,8 +48,8 @@ impl Drop for Kept {
         let _before = Before::now();
         // Its last owner makes it current once more: it ends before `_before` does.
         let context = self.context.take();
-        // cubecl gives the memory to its next kernel at once, on streams that it does not name. If the wait fails, the handle
-        // stays.
+        // cubecl gives the memory to its next kernel at once, on streams that it does not name. If the wait fails, the
+        // handle stays.
         if context.is_some_and(|context| context.synchronize().is_ok()) {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.handle) };
@@ -61,23 +64,23 @@ impl Drop for Kept {
 /// A handle of another size than `shape` has; those of cubecl and of the driver.
 ///
 /// # Safety
-/// While the view or what is made of it lives, no kernel writes to the handle's memory.
+/// The handle is of `device`, and while the view or what is made of it lives, no kernel writes to its memory.
 pub unsafe fn view_of<T: Element>(
     handle: Handle,
     device: &CudaDevice,
     shape: &[i64],
 ) -> Result<CaiView, Box<dyn Error>> {
+    // Stays current: cubecl's own waits need one on this thread.
     let context = context(device.index)?;
     let client = CudaRuntime::client(device);
-    // This thread's stream of cubecl waits for the handle's, and then the host for it.
     let resource = client.get_resource(handle.clone())?;
-    cubecl_common::future::block_on(client.sync())?;
     let on = Device::cuda(i32::try_from(device.index)?);
     let raw = RawTensor::new(resource.resource().ptr, on, T::DTYPE, shape);
     let descriptor = Descriptor::new(&raw.with_flags(Flags::READ_ONLY))?;
     if handle.size_in_used() != descriptor.nbytes() {
         return Err(format!("{handle:?} is no memory of {descriptor}").into());
     }
+    all_work(&client, &context)?;
     let handle = ManuallyDrop::new(handle);
     // SAFETY: the owner keeps the handle, and so the memory; the elements are there (the size is checked), and nobody
     // writes them (this function's contract). They are ready.
@@ -97,17 +100,21 @@ pub unsafe fn view_of<T: Element>(
 ///
 /// # Errors
 /// A view without elements, not in C order, or not in memory of the device; those of cubecl and of the driver.
-pub fn handle_of<T: Element + DeviceRepr>(view: &View<'_, T>, device: &CudaDevice) -> Result<Handle, Box<dyn Error>> {
+pub fn handle_of<T: Element + DeviceRepr>(
+    view: &View<'_, T>,
+    device: &CudaDevice,
+) -> Result<Handle, Box<dyn Error>> {
     if view.is_empty() {
         return Err("cubecl has no memory of 0 bytes".into());
     }
-    // Current before cubecl waits: its event needs a context on this thread.
+    // Stays current: cubecl's own waits need one on this thread.
     let context = context(device.index)?;
     let client = CudaRuntime::client(device);
-    let handle = client.empty(size_of::<T>() * view.len());
-    let resource = client.get_resource(handle.clone())?;
+    // Stays if the copy may still run.
+    let handle = ManuallyDrop::new(client.empty(size_of::<T>() * view.len()));
+    let resource = client.get_resource((*handle).clone())?;
     // cubecl may still work with the memory, for those who had it before.
-    cubecl_common::future::block_on(client.sync())?;
+    all_work(&client, &context)?;
     let stream = context.new_stream()?;
     let mut there = view.clone().c_order()?.on(&stream)?;
     // SAFETY: cubecl has allocated so many bytes, which the handle keeps, and nothing works with them; any bytes are a `T`.
@@ -115,6 +122,14 @@ pub fn handle_of<T: Element + DeviceRepr>(view: &View<'_, T>, device: &CudaDevic
     let mut copy = ManuallyDrop::new(copy); // cubecl frees it
     let copied = stream.memcpy_dtod(&there.as_slice()?, &mut *copy);
     stream.synchronize()?;
+    let handle = ManuallyDrop::into_inner(handle);
     there.finish()?;
     Ok(copied.map(|()| handle)?)
+}
+
+/// Waits for what this thread has told cubecl to do, and for what others have: cubecl has a stream for each thread, whose
+/// kernels may write to memory of another. The context is current: an event of cubecl's needs one.
+fn all_work(client: &Client, context: &CudaContext) -> Result<(), Box<dyn Error>> {
+    cubecl_common::future::block_on(client.sync())?;
+    Ok(context.synchronize()?)
 }

@@ -16,11 +16,18 @@ use cudarc::driver::result::ctx;
 const VALUES: [f32; 6] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
 
 fn bytes() -> Vec<u8> {
-    VALUES.iter().flat_map(|value| value.to_ne_bytes()).collect()
+    VALUES
+        .iter()
+        .flat_map(|value| value.to_ne_bytes())
+        .collect()
 }
 
 fn address(client: &ComputeClient<CudaRuntime>, handle: &Handle) -> u64 {
-    client.get_resource(handle.clone()).expect("memory").resource().ptr
+    client
+        .get_resource(handle.clone())
+        .expect("memory")
+        .resource()
+        .ptr
 }
 
 #[test]
@@ -34,10 +41,15 @@ fn there_and_back() {
     assert!(refused.is_err(), "it has 6 elements");
     // SAFETY: no kernel runs.
     let view = unsafe { view_of::<f32>(handle, &device, &[2, 3]) }.expect("a view");
-    assert!(view.clone().typed_mut::<f32>().is_err(), "cubecl shares its memory");
+    assert!(
+        view.clone().typed_mut::<f32>().is_err(),
+        "cubecl shares its memory"
+    );
     let host = view.copy_to_host().expect("a copy");
     assert_eq!(
-        host.typed::<f32>().and_then(|host| host.copy_to_vec()).expect("floats"),
+        host.typed::<f32>()
+            .and_then(|host| host.copy_to_vec())
+            .expect("floats"),
         VALUES
     );
 
@@ -52,10 +64,13 @@ fn a_copy_is_there_when_its_handle_is() {
     let stream = context(0)
         .and_then(|context| Ok(context.new_stream()?))
         .expect("a stream");
-    let view = CaiView::from_cudarc(stream.clone_htod(&VALUES).expect("memory"), [6]).expect("a view");
+    let view =
+        CaiView::from_cudarc(stream.clone_htod(&VALUES).expect("memory"), [6]).expect("a view");
     let handle = handle_of(&view.typed::<f32>().expect("floats"), &device).expect("a handle");
     assert_eq!(
-        CudaRuntime::client(&device).read_one(handle).expect("bytes")[..],
+        CudaRuntime::client(&device)
+            .read_one(handle)
+            .expect("bytes")[..],
         bytes()[..]
     );
 }
@@ -66,7 +81,8 @@ fn a_thread_without_a_context_copies() {
     let stream = context(0)
         .and_then(|context| Ok(context.new_stream()?))
         .expect("a stream");
-    let view = CaiView::from_cudarc(stream.clone_htod(&VALUES).expect("memory"), [6]).expect("a view");
+    let view =
+        CaiView::from_cudarc(stream.clone_htod(&VALUES).expect("memory"), [6]).expect("a view");
     let copy = move || {
         let handle = handle_of(&view.typed::<f32>().expect("floats"), &CudaDevice::new(0));
         handle.map(drop).map_err(|error| error.to_string())
