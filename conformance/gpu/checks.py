@@ -22,7 +22,7 @@ from conformance.gpu.machine import SlowTrack, machine
 from conformance.gpu.registry import CHECKS, Check, NotRun
 
 TRIES = 5
-PARTS = ("captures", "copies", "contexts", "host_readers")
+PARTS = ("captures", "copies", "contexts", "host_readers", "processes")
 
 
 def outcome(check: Check, declares: bool) -> str:

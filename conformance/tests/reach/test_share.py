@@ -23,7 +23,7 @@ from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.reach import handles, other
 from conformance.tests.reach.arrays import drawn, lazy, on_device
-from conformance.tests.reach.other import SECONDS, Other, Raised
+from conformance.tests.reach.peer import SECONDS, Other, Raised
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 

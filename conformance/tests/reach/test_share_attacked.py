@@ -19,7 +19,8 @@ import pytest
 
 from conformance.tests.reach import other as reach
 from conformance.tests.reach.arrays import on_device
-from conformance.tests.reach.other import HELD, Other
+from conformance.tests.reach.other import HELD
+from conformance.tests.reach.peer import Other
 from conformance.tests.simulated.machine import Machine
 
 

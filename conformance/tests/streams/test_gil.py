@@ -23,7 +23,7 @@ from cai_conformance import abi
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.interpreter.process import ROOT, on_the_simulator
 from conformance.tests.reach import other
-from conformance.tests.reach.other import Other
+from conformance.tests.reach.peer import Other
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES, Face, consume

@@ -52,7 +52,7 @@ def test_the_races_of_a_gpu_run_on_the_simulator() -> None:
 NOT_RUN = {"pinned: given back"}
 
 
-@pytest.mark.parametrize("part", ["captures", "copies", "contexts", "host_readers"])
+@pytest.mark.parametrize("part", ["captures", "copies", "contexts", "host_readers", "processes"])
 def test_the_checks_of_a_gpu_run_on_the_simulator(part: str) -> None:
     """Each holds, and the control of each check of an order fails."""
     done = module("conformance.gpu.checks", part, "--simulated")
