@@ -47,13 +47,17 @@ def judged(target: Judged) -> dict[str, Any] | None:
             command += ["--profile", f"{profile}-{target.kind}"]
         if target.read:
             command += ["--read", target.read]
+        for rule in target.only:
+            command += ["--only", rule]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if not out.exists():
             sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
         report: dict[str, Any] = json.loads(out.read_text())
     report["library"] = f"{target.library} {number}"
     kept = ("id", "says", "severity", "evidence", "program")
-    report["not run"] = [row["id"] for row in report["results"] if row["outcome"] == "not run"]
+    ran = {row["id"] for row in report["results"] if row["outcome"] != "not run"}
+    profiles = [f"{profile}-{target.kind}" for profile in target.profiles]
+    report["not run"] = [check.id for profile in profiles for check in CHECKS.of(profile) if check.id not in ran]
     report["failed"] = [
         {key: row[key] for key in kept if key in row} for row in report.pop("results") if row["outcome"] == "failed"
     ]

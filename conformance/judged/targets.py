@@ -23,6 +23,8 @@ class Judged(NamedTuple):
     target: str
     profiles: tuple[str, ...]
     read: str = ""
+    only: tuple[str, ...] = ()
+    """The rules that it is judged by, if not by all."""
 
 
 def cuda_core_of_cai(array: Any) -> Any:
@@ -49,6 +51,29 @@ def cuda_core_dlpack(obj: Any) -> Any:
     from cuda.core.utils import StridedMemoryView
 
     return StridedMemoryView.from_dlpack(obj, stream_ptr=-1)
+
+
+@cache
+def cuda_core_stream() -> int:
+    """The stream that is named to cuda.core."""
+    return driver().stream()
+
+
+def cuda_core_on_a_stream(obj: Any) -> Any:
+    """cuda.core's import of DLPack for work in a stream."""
+    from cuda.core import Device
+    from cuda.core.utils import StridedMemoryView
+
+    Device(0).set_current()
+    return StridedMemoryView.from_dlpack(obj, stream_ptr=cuda_core_stream())
+
+
+def cuda_core_read(view: Any) -> Any:
+    """What work in that stream reads."""
+    if not view.is_device_accessible:
+        return np.from_dlpack(view)
+    nbytes = int(np.prod(view.shape)) * view.dtype.itemsize
+    return np.frombuffer(driver().read_after(cuda_core_stream(), view.ptr, nbytes), view.dtype).reshape(view.shape)
 
 
 def tvm_ffi(array: Any) -> Any:
@@ -248,6 +273,7 @@ def strict_import(obj: Any) -> Any:
 _HERE = "conformance.judged.targets"
 _OURS = "conformance.tests.kit.ourselves"
 CAI, DLPACK, EXCHANGE = "cai", "dlpack", "exchange"
+STREAMS = tuple(f"stream-{rule}" for rule in ("zero", "alive", "explicit", "order", "fallback", "passed-on"))
 
 TARGETS = (
     Judged("cai-dlpack", "producer", f"{_OURS}:on_a_device", (CAI, DLPACK, EXCHANGE)),
@@ -261,6 +287,7 @@ TARGETS = (
     Judged("cuda-core", "producer", f"{_HERE}:cuda_core_of_dlpack", (DLPACK, EXCHANGE)),
     Judged("cuda-core", "consumer", f"{_HERE}:cuda_core_cai", (CAI,)),
     Judged("cuda-core", "consumer", f"{_HERE}:cuda_core_dlpack", (DLPACK,)),
+    Judged("cuda-core", "consumer", f"{_HERE}:cuda_core_on_a_stream", (DLPACK,), f"{_HERE}:cuda_core_read", STREAMS),
     Judged("apache-tvm-ffi", "producer", f"{_HERE}:tvm_ffi", (DLPACK,)),
     Judged("apache-tvm-ffi", "consumer", "tvm_ffi:from_dlpack", (DLPACK, EXCHANGE)),
     Judged("apache-tvm-ffi", "consumer", f"{_HERE}:tvm_ffi_call", (EXCHANGE,)),
@@ -290,8 +317,8 @@ TARGETS = (
 NOT_JUDGED = {
     "dlpark": "a crate without a module of Python's; this library is built on its structs",
     "dlpack-rs": "a crate; kornia-rs 0.2.0, which has it, takes images of two or three axes alone",
-    "memory of a device, by JAX, TensorFlow, Paddle, Warp, ONNX Runtime, torch": "needs a GPU: they reach the driver "
-    "through a static CUDA runtime",
+    "memory of a device, by JAX, TensorFlow, Paddle, ONNX Runtime, torch; made by Warp": "needs a GPU: they reach the "
+    "driver through a static CUDA runtime",
     "PyCUDA, consumer": "takes the address as an argument of a kernel, and returns nothing that could be read",
     "mpi4py, producer": "has no arrays",
     "imports by the exchange table, of all but cai-dlpack and tvm-ffi": "the others ask `__dlpack__` of an array whose "
