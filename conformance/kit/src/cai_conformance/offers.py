@@ -17,8 +17,18 @@ from cai_conformance import abi
 from cai_conformance.cuda import driver
 from cai_conformance.reference.producers import CODES, DeviceMemory, Exported, delete, for_ever
 
+
+def _aligned(array: Any) -> Any:
+    """A copy at a multiple of 256 bytes, as DLPack asks: some consumers copy what is aligned less."""
+    room = np.zeros(array.nbytes + 256, np.uint8)
+    start = -room.ctypes.data % 256
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 #: The array that is offered unless another one is named.
-USUAL = np.arange(6, dtype=np.float32).reshape(2, 3)
+USUAL = _aligned(np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
 @cache

@@ -114,7 +114,8 @@ class Owning(np.ndarray):
     def of(cls, address: int) -> Array:
         read = abi.read_at(address, versioned=True)
         dtype = dtype_of(read.dtype[0], read.dtype[1])
-        found = values(read.data + read.byte_offset, read.shape or (), _in_bytes(read, dtype), dtype, host=True)
+        on_host = read.device[0] == abi.CPU
+        found = values(read.data + read.byte_offset, read.shape or (), _in_bytes(read, dtype), dtype, host=on_host)
         made = found.view(cls)
         made.tensor = read
         return made
