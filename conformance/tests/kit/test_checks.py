@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -59,6 +60,17 @@ def test_every_check_finds_its_mutant_and_no_other_does(check: Check) -> None:
     results = judged(check.profile, check.mutant)
     found = {result.check.rule: result.evidence for result in results if result.outcome is Outcome.FAILED}
     assert set(found) == {check.rule}, found
+
+
+def test_what_another_library_makes_of_ctypes_functions_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Numba gives `ctypes.pythonapi.Py_DecRef`, of which a process has one, argument types of its own.
+    monkeypatch.setattr(ctypes.pythonapi.Py_IncRef, "argtypes", [ctypes.c_char_p])
+    monkeypatch.setattr(ctypes.pythonapi.Py_DecRef, "argtypes", [ctypes.c_char_p])
+    cycle = CHECKS["cai-consumer.cycle-released"]
+    assert rules(judged(cycle.profile, cycle.mutant), Outcome.FAILED) == {cycle.rule}
+    for reference in (ExchangeConsumer(), ExchangeEcho()):
+        assert not rules(judged("exchange-consumer", reference), Outcome.FAILED)
+    assert not rules(judged("exchange-producer", ExchangeArray), Outcome.FAILED)
 
 
 def test_there_are_checks_enough_and_each_quotes_a_sentence() -> None:

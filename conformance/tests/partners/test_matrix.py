@@ -239,10 +239,11 @@ def test_what_was_ok_and_is_not_any_more_is_named() -> None:
 
 
 def test_the_report_has_every_reason_and_who_was_not_there() -> None:
-    head = {"date": "today", "commit": "c", "driver": "simulated driver", "versions": {"numpy": "1"}}
+    head = {"date": "today", "commit": "c", "driver": "simulated driver", "versions": {"numpy": "1"}, "target": "t"}
     pairs = summary(run("host", "numpy", "mpi4py", "view, buffer or DLPack"))
     text = markdown({**head, "not_run": {"cupy": "needs a GPU"}}, pairs)
     assert "buffer is not contiguous" in text and "- cupy: needs a GPU" in text and "simulated driver" in text
+    assert "Made by `make t`." in text
 
 
 def test_the_line_that_says_most() -> None:

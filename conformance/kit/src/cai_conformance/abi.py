@@ -78,8 +78,11 @@ assert ctypes.sizeof(DLTensor) == 48
 assert ctypes.sizeof(DLManagedTensor) == 64
 assert ctypes.sizeof(DLManagedTensorVersioned) == 80
 
-# Capsules: every argument is a plain address, so that a destructor may look at an object of refcount 0.
+# Every argument is a plain address, so that a destructor may look at an object of refcount 0. The functions are of this
+# module alone: those of `ctypes.pythonapi` are everybody's, and Numba gives some of them argument types of its own.
 _api = ctypes.PyDLL(None)
+_api.Py_IncRef.restype = _api.Py_DecRef.restype = None
+_api.Py_IncRef.argtypes = _api.Py_DecRef.argtypes = [ctypes.c_void_p]
 _api.PyCapsule_New.restype = ctypes.py_object
 _api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _api.PyCapsule_GetName.restype = ctypes.c_char_p
@@ -89,6 +92,17 @@ _api.PyCapsule_GetDestructor.argtypes = [ctypes.c_void_p]
 _api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+
+
+def incref(obj: object) -> None:
+    """Adds a reference to an object, which the collector of cycles cannot see."""
+    _api.Py_IncRef(id(obj))
+
+
+def decref(address: int) -> None:
+    """Takes a reference away from the object at an address."""
+    _api.Py_DecRef(address)
+
 
 # Names handed to PyCapsule_New are kept by address, so they must outlive every capsule.
 _names: dict[bytes, Any] = {}
@@ -153,7 +167,7 @@ _C_COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_count)
 
 # Arrays of a test's own end at the end of the interpreter, which may have ended this module before.
 for _function in (_C_DESTROY, _C_COUNT):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
+    incref(_function)
 
 
 def new_capsule(address: int, as_name: bytes, *, destructor: Any = True) -> Any:

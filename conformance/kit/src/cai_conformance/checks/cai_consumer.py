@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import weakref
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cai_conformance import abi
 from cai_conformance.checks.consuming import (
     GOES,
     GOES_TOO,
@@ -493,10 +493,10 @@ class Opaque:
 
     def __init__(self, obj: Any) -> None:
         self.address = id(obj)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
+        abi.incref(obj)
 
     def __del__(self) -> None:
-        ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(self.address))
+        abi.decref(self.address)
 
 
 @profile.check(

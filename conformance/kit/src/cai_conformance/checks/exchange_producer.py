@@ -413,7 +413,7 @@ def given(t: Exchanged, offer: Any) -> Any:
     if code != 0 or not out.value:
         raise NotRun(f"{NAMES['to_object']} returned {code}")
     made = as_object(out.value)
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(made))
+    abi.decref(id(made))
     return made
 
 

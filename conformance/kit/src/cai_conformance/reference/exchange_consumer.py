@@ -105,5 +105,5 @@ class ExchangeEcho(ExchangeConsumer):
         if exchange.ToObject(table.to_object)(address, ctypes.byref(out)) != 0:
             raise Refused("to-object")
         made = as_object(out.value or 0)
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(made))
+        abi.decref(id(made))
         return made

@@ -14,10 +14,6 @@ from cai_conformance import abi, exchange
 from cai_conformance.judge.memory import Array, values
 from cai_conformance.reference.producers import DlpackArray, dtype_of
 
-_api = ctypes.pythonapi
-_api.Py_IncRef.argtypes = [ctypes.py_object]
-_api.Py_IncRef.restype = None
-
 
 def as_object(address: int) -> Any:
     """The object at an address."""
@@ -80,7 +76,7 @@ class ExchangeArray(DlpackArray):
     @staticmethod
     def to_object(tensor: int, out: Any) -> int:
         made = ExchangeArray.taken(tensor)
-        _api.Py_IncRef(made)
+        abi.incref(made)
         out[0] = id(made)
         return 0
 

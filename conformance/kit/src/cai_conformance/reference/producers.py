@@ -119,7 +119,7 @@ def delete(address: int) -> None:
 
 def for_ever(function: Any) -> None:
     """Keeps a function of ctypes: tensors may end after the interpreter has ended its module."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    abi.incref(function)
 
 
 #: A prototype of ctypes takes the GIL, and gives back the exception that was set.
