@@ -68,6 +68,8 @@ PYTHON_CODE   := bindings conformance docs
 # is the environment's Python on that driver.
 KIT       := PYTHONPATH=$(abspath conformance/kit/src)
 simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
+# What is timed runs on the optimized build, whichever is newer.
+timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
 .PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
@@ -411,10 +413,10 @@ gpu: $(if $(SIMULATED),$(VENV)/.package simulator)
 # --- how fast, and how large: docs/performance.md ---
 
 bench: $(VENV)/.package simulator
-	$(call simulated,$(VENV)) benches/compare.py $(BENCH)
+	$(call timed,$(VENV)) benches/compare.py $(BENCH)
 
 bench-torch: $(TORCH)/.package $(TORCH)/.examples $(TORCH)/.stand-ins simulator
-	$(call simulated,$(TORCH)) benches/compare.py --torch $(BENCH)
+	$(call timed,$(TORCH)) benches/compare.py --torch $(BENCH)
 	$(TORCH)/bin/python benches/extraction.py --torch
 	$(TORCH)/bin/python benches/reach.py
 
@@ -428,12 +430,12 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 
 # Two to four minutes.
 bench-pairs: $(VENV)/.package simulator
-	$(call simulated,$(VENV)) benches/pairs.py
+	$(call timed,$(VENV)) benches/pairs.py
 
 # Ray is in its own environment. Four to eight minutes.
 bench-reach: $(VENV)/.package $(REACH)/.package simulator
 	$(BIN)/python benches/reach.py
-	$(KIT) $(BIN)/python -m cai_conformance simulate --devices 4 -- $(BIN)/python benches/reach_ipc.py
+	CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(KIT) $(BIN)/python -m cai_conformance simulate --devices 4 -- $(BIN)/python benches/reach_ipc.py
 	$(REACH)/bin/python benches/reach.py
 
 bench-memory: $(VENV)/.package

@@ -5,11 +5,15 @@
     python benches/compare.py --torch       torch's tables instead (`make bench-torch`)
 
 Every call goes through the same C loop and vectorcall (floor.loop), so that no interpreter loop is
-counted; the workloads of a table take turns, round after round, and minimum and median are over the
-rounds. Compare ratios: the clock of a shared machine changes by half while one looks.
+counted. The workloads of a table take turns, round after round, in ten runs one after the other. A ratio is of the
+least times of one run: what stands in a table is the median of ten ratios, with the least and the greatest. The clock
+of a shared machine changes by half while one looks, so that a claim holds if all ten do.
 
 Run it on the simulated driver (`make bench` does): allocation, pointer query and events are then calls
-into a library that answers at once, which is the least that a driver can cost.
+into a library that answers at once, which is the least that a driver can cost; what it costs by itself is a row. A
+debug build of the simulator is refused, and its log of calls is off.
+
+Exit code 1 if the tables that are kept are of older sources.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -31,11 +36,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cai_conformance import Sim
 from instructions import Array, build, commit
 
 HERE = Path(__file__).resolve().parent
 CALLS = 2000
-ROUNDS = 41
+#: Of these many rounds each; a ratio has its spread over the runs.
+RUNS, ROUNDS = 10, 7
+#: What the figures depend on.
+SOURCES = ("src", "bindings/python/src", "bindings/python/python/cai_dlpack/__init__.py", "benches/compare.py", "benches/floor")
 LIBRARIES = ["numpy", "cuda-core", "apache-tvm-ffi", "numba-cuda", "mpi4py", "torch"]
 
 
@@ -49,9 +58,23 @@ class Call(NamedTuple):
     consume: bool = False
 
 
-class Times(NamedTuple):
-    minimum: float
-    median: float
+class Times:
+    """Nanoseconds per call, in runs of rounds."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[float]] = [[] for _ in range(RUNS)]
+
+    @property
+    def least(self) -> float:
+        return min(map(min, self.runs))
+
+    @property
+    def median(self) -> float:
+        return statistics.median(time for run in self.runs for time in run)
+
+    def ratios(self, to: Times) -> list[float]:
+        """Of the least times of each run, in order of size."""
+        return sorted(min(own) / min(other) for own, other in zip(self.runs, to.runs, strict=True))
 
 
 class Table(NamedTuple):
@@ -61,26 +84,29 @@ class Table(NamedTuple):
     calls: list[Call]
 
 
-def measure(floor: Any, calls: list[Call], rounds: int = ROUNDS) -> dict[str, Times]:
-    """Nanoseconds per call of each, in turns."""
-    spent: dict[str, list[float]] = {call.name: [] for call in calls}
-    for at in range(-3, rounds):
-        for call in calls:
-            count = 50 if at < 0 else CALLS
-            start = time.perf_counter_ns()
-            floor.loop(call.function, call.arguments, call.names or None, count, "", call.consume)
-            if at >= 0:
-                spent[call.name].append((time.perf_counter_ns() - start) / count)
-    return {name: Times(min(times), statistics.median(times)) for name, times in spent.items()}
+def measure(floor: Any, calls: list[Call]) -> dict[str, Times]:
+    """Times each call, in turns."""
+    found = {call.name: Times() for call in calls}
+    for call in calls:
+        floor.loop(call.function, call.arguments, call.names or None, 200, "", call.consume)
+    for run in range(RUNS):
+        for _ in range(ROUNDS):
+            for call in calls:
+                start = time.perf_counter_ns()
+                floor.loop(call.function, call.arguments, call.names or None, CALLS, "", call.consume)
+                found[call.name].runs[run].append((time.perf_counter_ns() - start) / CALLS)
+    return found
 
 
 def lines(table: Table, times: dict[str, Times]) -> list[str]:
     """The table in Markdown, ratios first."""
     first = times[table.calls[0].name]
-    text = [f"### {table.title}", "", "| | to ours | min ns | median ns |", "|---|---|---|---|"]
+    text = [f"### {table.title}", "", "| | to ours | of ten runs | min ns | median ns |", "|---|---|---|---|---|"]
     for call in table.calls:
         each = times[call.name]
-        text.append(f"| {call.name} | {each.minimum / first.minimum:.2f} | {each.minimum:.0f} | {each.median:.0f} |")
+        ratios = each.ratios(first)
+        spread = f"{statistics.median(ratios):.2f} | {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        text.append(f"| {call.name} | {spread} | {each.least:.0f} | {each.median:.0f} |")
     return [*text, ""]
 
 
@@ -102,6 +128,7 @@ def tables(floor: Any) -> list[Table]:
         Call("C floor, same arguments", floor.to_dlpack, (array, *asked, 0), (*names, "device_id"), True),
         Call("C floor, no arguments", floor.to_dlpack_bare, (array,), (), True),
         Call("the producer's attribute alone", floor.attribute, (array,)),
+        Call("the simulated driver's answer to that query alone", floor.query, (array.pointer,)),
     ]
     to_view = [
         Call("ours, device_id=0", cd.view, (array, 0), ("device_id",)),
@@ -131,10 +158,9 @@ def tables(floor: Any) -> list[Table]:
     ]
     add_cuda_core(to_view, export, imports, array, host)
     add_tvm(imports, exchange, host, cd)
-    add_numba(to_view, dicts, memory)
     add_mpi4py(to_view, array)
     add_dlpark(imports, through, plain, host)
-    return [
+    found = [
         Table("CAI object -> capsule, consumed and freed (whole call, with the attribute)", to_capsule),
         Table("CAI object -> view", to_view),
         Table("view -> `__dlpack__`, consumed and freed", export),
@@ -144,6 +170,8 @@ def tables(floor: Any) -> list[Table]:
         Table("view -> dict", dicts),
         Table("CAI object -> capsule, by the number of axes", axes(cd)),
     ]
+    add_numba(found, memory, cd)
+    return found
 
 
 def device_array() -> tuple[Any, Array]:
@@ -153,6 +181,7 @@ def device_array() -> tuple[Any, Array]:
     memory = cuda.device_array((3, 5), dtype="f4")
     array = Array((3, 5))
     array.__cuda_array_interface__["data"] = memory.__cuda_array_interface__["data"]
+    array.pointer = array.__cuda_array_interface__["data"][0]
     return memory, array
 
 
@@ -179,19 +208,31 @@ def add_cuda_core(to_view: list[Call], export: list[Call], imports: list[Call], 
 
 
 def add_tvm(imports: list[Call], exchange: list[Call], host: Any, cd: Any) -> None:
+    """A `tvm_ffi.Tensor` has no exchange table, and reads others'."""
     import tvm_ffi
 
     tensor = tvm_ffi.from_dlpack(host)
     imports.append(Call("tvm-ffi, of numpy", tvm_ffi.from_dlpack, (host,)))
-    exchange.append(Call("ours, of tvm-ffi", cd.view, (tensor,)))
+    imports.append(Call("ours, of tvm-ffi", cd.view, (tensor,)))
+    imports.append(Call("tvm-ffi, of tvm-ffi", tvm_ffi.from_dlpack, (tensor,)))
     exchange.append(Call("tvm-ffi, of our view", tvm_ffi.from_dlpack, (cd.view(host),)))
 
 
-def add_numba(to_view: list[Call], dicts: list[Call], memory: Any) -> None:
+def add_numba(tables: list[Table], memory: Any, cd: Any) -> None:
+    """Numba's array has a getter of its own, which both sides read: a table apart from a dict that is there."""
     from numba import cuda
 
-    to_view.append(Call("numba, sync=False", cuda.as_cuda_array, (memory, False), ("sync",)))
-    dicts.append(Call("numba", type(memory).__cuda_array_interface__.__get__, (memory,)))
+    tables.append(
+        Table(
+            "Numba's array -> an array of the importer",
+            [
+                Call("ours, by its fields, with one pointer query", cd.view, (memory,)),
+                Call("ours, device_id=0", cd.view, (memory, 0), ("device_id",)),
+                Call("numba, sync=False", cuda.as_cuda_array, (memory, False), ("sync",)),
+                Call("the producer's attribute alone", type(memory).__cuda_array_interface__.__get__, (memory,)),
+            ],
+        )
+    )
 
 
 def add_mpi4py(to_view: list[Call], array: Any) -> None:
@@ -313,9 +354,23 @@ def heading() -> list[str]:
         f"# {datetime.date.today()}, commit {commit()}",
         "",
         f"CPython {platform.python_version()}, {platform.platform()}, {', '.join(found)}.",
-        "Simulated driver; 2-d arrays (3, 5) of float32 unless said.",
+        "Simulated driver, an optimized build, its log of calls off; 2-d arrays (3, 5) of float32 unless said.",
         "",
     ]
+
+
+def stale(of: str) -> str:
+    """Returns what has changed since the kept tables; "" if they are of these sources."""
+    kept = sorted(HERE.glob(f"results/????-??-??-{of}python*.md"))
+    if not kept:
+        return "no tables are kept"
+    found = re.match(r"# \S+ commit (\w+)", kept[-1].read_text())
+    command = ["git", "diff", "--stat", found[1] if found else "", "--", *SOURCES]
+    changed = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
+    if changed.returncode != 0:
+        return f"{kept[-1].name} is of a commit that is not here"
+    last = changed.stdout.strip().rpartition("\n")[2].strip()
+    return f"{kept[-1].name} is stale: {last}" if last else ""
 
 
 def main() -> int:
@@ -323,6 +378,14 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="write the tables to benches/results/")
     parser.add_argument("--torch", action="store_true", help="torch's tables instead")
     arguments = parser.parse_args()
+    of = "torch-" if arguments.torch else ""
+    # torch's tensors of the CPU ask for no driver.
+    if not arguments.torch:
+        sim = Sim()
+        if not sim.get("optimized"):
+            print("not run: the simulated driver is a debug build; `make bench` takes the release build")
+            return 1
+        sim.set("log", 0)
     if arguments.save and commit().endswith("-dirty"):
         print("not saved: the figures would be of no commit; commit what has changed first")
         return 1
@@ -343,9 +406,11 @@ def main() -> int:
     if arguments.save:
         results = HERE / "results"
         results.mkdir(exist_ok=True)
-        of = "torch-" if arguments.torch else ""
         path = results / f"{datetime.date.today()}-{of}python{platform.python_version()}.md"
         path.write_text("\n".join(text))
+    elif why := stale(of):
+        print(f"{why}; save anew: `make bench BENCH=--save`, at a commit")
+        return 1
     return 0
 
 

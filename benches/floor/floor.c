@@ -11,6 +11,7 @@
  */
 #include "cpython.h"
 #include "check.h"
+#include <dlfcn.h>
 
 #ifdef WITH_CALLGRIND
 #include <valgrind/callgrind.h>
@@ -565,6 +566,26 @@ static PyObject *floor_attribute(PyObject *self, PyObject *object)
     return PyObject_GetAttr(object, s_cai);
 }
 
+/* query(address): the one call of the driver that an import makes, for the attributes that it asks for. */
+static PyObject *floor_query(PyObject *self, PyObject *address)
+{
+    (void)self;
+    static unsigned (*ask)(unsigned, const unsigned *, void **, unsigned long long);
+    static const unsigned attributes[] = {1, 2, 3, 4, 8, 9, 13};
+    enum { COUNT = sizeof attributes / sizeof *attributes };
+    uint64_t found[COUNT];
+    void *places[COUNT];
+    int64_t pointer;
+    if (!ask) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+        *(void **)&ask = driver ? dlsym(driver, "cuPointerGetAttributes") : NULL;
+    }
+    if (!ask || !read_int(address, &pointer)) return refuse();
+    for (int at = 0; at < COUNT; at++) places[at] = &found[at];
+    if (ask(COUNT, attributes, places, (unsigned long long)pointer)) return refuse();
+    Py_RETURN_NONE;
+}
+
 /* loop(callable, args, names, count, label, consume): calls, consumes capsules where asked, drops. */
 static PyObject *floor_loop(PyObject *self, PyObject *args)
 {
@@ -602,6 +623,7 @@ static PyMethodDef functions[] = {
     {"from_exchange", floor_from_exchange, METH_O, NULL},
     {"attribute", floor_attribute, METH_O, NULL},
     {"nothing", floor_nothing, METH_O, NULL},
+    {"query", floor_query, METH_O, NULL},
     {"loop", floor_loop, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT, .m_name = TEXT(FLOOR), .m_size = -1, .m_methods = functions};

@@ -79,7 +79,7 @@ uint64_t sim_gil_count(void);
 uint64_t sim_gil_text(char *text, uint64_t capacity);
 uint32_t sim_gil_held(void);
 
-/* --- settings: devices (read only), schedule (0 threaded, 1 lazy), protect, reuse, queue,
+/* --- settings: devices, optimized (read only; 0: a debug build, whose times say nothing), schedule (0 threaded, 1 lazy), protect, reuse, queue,
  *     driver_version, memory, log (1; 0 for measurements, 2: the calling thread's calls only) --- */
 
 uint32_t sim_set(const char *name, uint64_t value);

@@ -53,6 +53,7 @@ extern "C" fn sim_get(name: Text) -> u64 {
         Ok("queue") => settings.queue_capacity as u64,
         Ok("driver_version") => u64::from(settings.driver_version),
         Ok("memory") => settings.device_memory,
+        Ok("optimized") => u64::from(!cfg!(debug_assertions)),
         _ => u64::MAX,
     }
 }
