@@ -40,8 +40,8 @@ pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
     /// The deleter that goes into the header.
     const DELETER: unsafe extern "C" fn(*mut Self);
 
-    /// The deleter of a tensor in a capsule, which gives its ticket back.
-    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self);
+    /// Returns the deleter of a tensor in a capsule, in such memory, which gives its ticket back.
+    fn deleter_in_capsule<A: Memory>() -> unsafe extern "C" fn(*mut Self);
 
     /// Reads the version, and nothing else; `None` for the layout that has none.
     ///
@@ -55,7 +55,10 @@ pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
 
 impl Abi for DLManagedTensor {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_legacy;
-    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self) = delete_legacy_in_capsule;
+
+    fn deleter_in_capsule<A: Memory>() -> unsafe extern "C" fn(*mut Self) {
+        delete_legacy_in_capsule::<A>
+    }
 
     #[inline(always)]
     unsafe fn version_at(_: *const Self) -> Option<DLPackVersion> {
@@ -70,7 +73,10 @@ impl Abi for DLManagedTensor {
 
 impl Abi for DLManagedTensorVersioned {
     const DELETER: unsafe extern "C" fn(*mut Self) = delete_versioned;
-    const DELETER_IN_CAPSULE: unsafe extern "C" fn(*mut Self) = delete_versioned_in_capsule;
+
+    fn deleter_in_capsule<A: Memory>() -> unsafe extern "C" fn(*mut Self) {
+        delete_versioned_in_capsule::<A>
+    }
 
     #[inline(always)]
     unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion> {
@@ -88,6 +94,13 @@ impl Abi for DLManagedTensorVersioned {
 
 /// Where a block's memory comes from.
 pub(crate) trait Memory: 'static {
+    /// Whether the threads on which the payload of the block's owner may end exclude one another, by a lock that is the
+    /// same for all memory that says so: the GIL.
+    const IS_EXCLUSIVE: bool;
+
+    /// Whether this thread is one of them.
+    fn may_end_here() -> bool;
+
     /// Returns memory; null if there is none.
     ///
     /// # Safety
@@ -107,6 +120,12 @@ pub(crate) trait Memory: 'static {
 pub(crate) struct Heap;
 
 impl Memory for Heap {
+    const IS_EXCLUSIVE: bool = false;
+
+    fn may_end_here() -> bool {
+        false
+    }
+
     #[inline(always)]
     unsafe fn allocate(layout: Layout) -> *mut u8 {
         // SAFETY: not of size zero (this function's contract).
@@ -150,13 +169,14 @@ pub(crate) unsafe fn build_in_capsule<M: Abi, A: Memory>(
     flags: u64,
     owner: RawOwner,
 ) -> Result<(NonNull<M>, Ticket), Error> {
-    let (ticket, deleter) = (Ticket::take(), M::DELETER_IN_CAPSULE);
+    // The lock, if there is one, is held: the payload may end here (this function's contract).
+    let (ticket, deleter) = (Ticket::take(A::IS_EXCLUSIVE), M::deleter_in_capsule::<A>());
     // SAFETY: this function's contract.
     let built = unsafe { build_with::<M, A>(described, flags, owner, deleter, ticket.number()) };
     match built {
         Ok(tensor) => Ok((tensor, ticket)),
         Err(error) => {
-            Ticket::end(ticket.number());
+            Ticket::end(ticket.number(), A::IS_EXCLUSIVE);
             Err(error)
         }
     }
@@ -255,37 +275,56 @@ unsafe extern "C" fn delete_versioned(tensor: *mut DLManagedTensorVersioned) {
     unsafe { delete(tensor) };
 }
 
-unsafe extern "C" fn delete_legacy_in_capsule(tensor: *mut DLManagedTensor) {
-    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
-    unsafe { delete_in_capsule(tensor) };
+unsafe extern "C" fn delete_legacy_in_capsule<A: Memory>(tensor: *mut DLManagedTensor) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in, which is in such memory
+    // (`build_in_capsule`).
+    unsafe { delete_in_capsule::<_, A>(tensor) };
 }
 
-unsafe extern "C" fn delete_versioned_in_capsule(tensor: *mut DLManagedTensorVersioned) {
-    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in.
-    unsafe { delete_in_capsule(tensor) };
+unsafe extern "C" fn delete_versioned_in_capsule<A: Memory>(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: DLPack: the deleter is called once, with the tensor that it stands in, which is in such memory
+    // (`build_in_capsule`).
+    unsafe { delete_in_capsule::<_, A>(tensor) };
 }
 
 /// # Safety
-/// `tensor` came from [`build_in_capsule`] and nobody uses it afterwards.
-unsafe fn delete_in_capsule<M>(tensor: *mut M) {
+/// `tensor` came from [`build_in_capsule`] with such memory, and nobody uses it afterwards.
+#[inline(always)]
+unsafe fn delete_in_capsule<M, A: Memory>(tensor: *mut M) {
     // SAFETY: the tensor is the first field of its block, which lives; `build_with` initialised it.
     let ticket = unsafe { (*tensor.cast::<Block<M>>()).ticket };
-    Ticket::end(ticket);
-    // SAFETY: made by `build_in_capsule`, and not used afterwards (this function's contract).
-    unsafe { delete(tensor) };
+    // SAFETY: the tensor stands in a living block.
+    let node = unsafe { node_of(tensor) };
+    // The ticket ends first: what a payload's end runs may look at the capsule.
+    if A::IS_EXCLUSIVE && A::may_end_here() {
+        Ticket::end(ticket, true);
+        // SAFETY: `build_with` initialised the node, and nobody else uses the block now; its payload may end here.
+        unsafe { Node::release_here(node) };
+    } else {
+        Ticket::end(ticket, false);
+        // SAFETY: `build_with` initialised the node, and nobody else uses the block now.
+        unsafe { Node::release(node) };
+    }
 }
 
 /// # Safety
-/// `tensor` came from [`build`] or [`build_in_capsule`] and nobody uses it afterwards.
+/// `tensor` came from [`build`] and nobody uses it afterwards.
 unsafe fn delete<M>(tensor: *mut M) {
-    let block = tensor.cast::<Block<M>>();
-    // SAFETY: the tensor is the first field of its block; the projection stays inside and keeps the
-    // provenance of the whole block.
-    let node = unsafe { &raw mut (*block).node };
-    // SAFETY: a field of a living block is not at address 0.
-    let node = unsafe { NonNull::new_unchecked(node) };
+    // SAFETY: the tensor stands in a living block.
+    let node = unsafe { node_of(tensor) };
     // SAFETY: `build` initialised the node, and nobody else uses the block now.
     unsafe { Node::release(node) };
+}
+
+/// # Safety
+/// `tensor` stands in a living block.
+#[inline(always)]
+unsafe fn node_of<M>(tensor: *mut M) -> NonNull<Node> {
+    // SAFETY: the tensor is the first field of its block; the projection stays inside and keeps the
+    // provenance of the whole block.
+    let node = unsafe { &raw mut (*tensor.cast::<Block<M>>()).node };
+    // SAFETY: a field of a living block is not at address 0.
+    unsafe { NonNull::new_unchecked(node) }
 }
 
 /// # Safety

@@ -114,7 +114,7 @@ pub(crate) use part::check_len;
 pub(crate) use part::extents;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
-pub(crate) use stats::{DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
+pub(crate) use stats::{CREATED, Counter, DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
 pub(crate) use ticket::Ticket;
 pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};

@@ -265,7 +265,31 @@ impl Node {
         );
     }
 
-    /// Like [`Node::release`], on a thread where the payload may end.
+    /// Like [`Node::release`], on a thread where the payload may end, so that none is asked for.
+    ///
+    /// # Safety
+    /// - `node` is initialised and nobody else uses it or its block from now on.
+    /// - The payload may end on this thread.
+    #[inline(always)]
+    pub(super) unsafe fn release_here(node: NonNull<Self>) {
+        // SAFETY: initialised, by this function's contract.
+        let owner = unsafe { node.as_ref() }.owner;
+        if owner.is_parents() {
+            // SAFETY: the contract of `release` is part of this function's.
+            unsafe { Self::release(node) };
+            return;
+        }
+        let end = || {
+            // SAFETY: the vtable came with this payload, which ends once, on a thread where it may.
+            unsafe { (owner.vtable.end)(owner.payload) };
+            // SAFETY: the payload is gone; the node is ours, on a thread where its payload may end.
+            unsafe { Self::free(node) };
+        };
+        nested(end, || Some(node));
+    }
+
+    /// Like [`Node::release`], on a thread where the payload may end; a payload that waits for the outermost release of
+    /// the thread waits in a node of its own.
     ///
     /// # Safety
     /// - `node` is initialised and nobody else uses it or its block from now on.

@@ -4,25 +4,43 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A counter that only grows. Differences of two of them give the levels.
 #[derive(Debug)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter {
+    /// What any thread has counted.
+    shared: AtomicU64,
+    /// What threads have counted that exclude one another: no locked instruction, of which each conversion would have two.
+    exclusive: AtomicU64,
+}
 
 impl Counter {
     const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self {
+            shared: AtomicU64::new(0),
+            exclusive: AtomicU64::new(0),
+        }
     }
 
     #[inline]
     pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.shared.fetch_add(1, Relaxed);
+    }
+
+    /// Like [`add`](Self::add), for a caller who holds the one lock of all who call this: the GIL.
+    #[inline(always)]
+    pub(crate) fn add_exclusively(&self) {
+        let count = self.exclusive.load(Relaxed);
+        self.exclusive.store(count.wrapping_add(1), Relaxed);
     }
 
     /// Counts up to another counter, after a fork.
     pub(crate) fn catch_up(&self, other: &Self) {
-        self.0.store(other.get(), Relaxed);
+        let exclusive = self.exclusive.load(Relaxed);
+        self.shared
+            .store(other.get().wrapping_sub(exclusive), Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        let exclusive = self.exclusive.load(Relaxed);
+        self.shared.load(Relaxed).wrapping_add(exclusive)
     }
 }
 

@@ -22,8 +22,8 @@ static GENERATIONS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS
 /// For each free slot of the list the next one.
 static NEXT: [AtomicU16; SLOTS] = [const { AtomicU16::new(0) }; SLOTS];
 
-/// The slot that was given back last, beside the list: most tensors end before the next one is made, and this costs a
-/// third of the instructions.
+/// The slot that was given back last, beside the list, for threads that exclude one another: most tensors end before the
+/// next one is made, and this costs no locked instruction.
 static SPARE: AtomicU16 = AtomicU16::new(0);
 
 /// The number of the list's first slot, below a count of its changes, so that a slot that was taken and given back
@@ -39,12 +39,12 @@ pub(crate) struct Ticket(usize);
 
 impl Ticket {
     /// Takes a slot; number 0 if there is none.
+    ///
+    /// `exclusive` says that the caller holds the one lock of all who say so, here and in [`end`](Self::end): the GIL.
     #[inline(always)]
-    pub(crate) fn take() -> Self {
-        let number = match SPARE.swap(0, AcqRel) {
-            0 => take_from_list(),
-            spare => spare,
-        };
+    pub(crate) fn take(exclusive: bool) -> Self {
+        let spare = if exclusive { replace_spare(0) } else { 0 };
+        let number = if spare == 0 { take_from_list() } else { spare };
         Self(generation(number).load(Relaxed) | usize::from(number))
     }
 
@@ -55,14 +55,20 @@ impl Ticket {
     }
 
     /// Gives a slot back: no ticket of it is valid any more. The caller holds it. Of number 0 nothing is lost.
+    ///
+    /// `exclusive` as for [`take`](Self::take).
     #[inline(always)]
-    pub(crate) fn end(number: u16) {
+    pub(crate) fn end(number: u16, exclusive: bool) {
         let generation = generation(number);
         generation.store(
             generation.load(Relaxed).wrapping_add(1 << u16::BITS),
             Release,
         );
-        let displaced = SPARE.swap(number, AcqRel);
+        let displaced = if exclusive {
+            replace_spare(number)
+        } else {
+            number
+        };
         if displaced != 0 {
             give_to_list(displaced);
         }
@@ -90,6 +96,14 @@ impl Ticket {
 #[inline(always)]
 fn generation(number: u16) -> &'static AtomicUsize {
     &GENERATIONS[usize::from(number)]
+}
+
+/// Returns the spare slot, and puts another one there. In two steps, as the caller's lock keeps others from coming between.
+#[inline(always)]
+fn replace_spare(number: u16) -> u16 {
+    let spare = SPARE.load(Relaxed);
+    SPARE.store(number, Relaxed);
+    spare
 }
 
 /// Returns `free` with another first slot, and one change more.

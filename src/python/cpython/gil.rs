@@ -32,6 +32,9 @@ struct Interpreter {
 
 static INTERPRETER: OnceBox<Interpreter> = OnceBox::new();
 
+/// Whether one thread holds it at a time. The library refuses every interpreter but the main one.
+pub(crate) const IS_EXCLUSIVE: bool = !cfg!(Py_GIL_DISABLED);
+
 /// Records the caller's interpreter. Before the first call [`is_held`] is false.
 pub(crate) fn learn(py: Python<'_>) {
     INTERPRETER.get_or_init(|| {

@@ -31,7 +31,18 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     prepare(object.py())?;
     // SAFETY: a `Bound` is never null.
     let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
-    Ok(RawOwner::new(payload.cast(), &PYTHON))
+    count(&view::CREATED);
+    Ok(RawOwner::again(payload.cast(), &PYTHON))
+}
+
+/// Counts on a thread that holds the GIL, which keeps others from counting meanwhile, if there is one.
+#[inline(always)]
+fn count(counter: &view::Counter) {
+    if gil::IS_EXCLUSIVE {
+        counter.add_exclusively();
+    } else {
+        counter.add();
+    }
 }
 
 /// CPython's allocator, for blocks whose owner is a reference (`PYTHON`): both are given up with the GIL.
@@ -40,6 +51,13 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
 pub(crate) struct PythonMemory;
 
 impl Memory for PythonMemory {
+    const IS_EXCLUSIVE: bool = gil::IS_EXCLUSIVE;
+
+    #[inline(always)]
+    fn may_end_here() -> bool {
+        gil::is_held()
+    }
+
     #[inline(always)]
     unsafe fn allocate(layout: Layout) -> *mut u8 {
         // SAFETY: the GIL is held: this thread may end such an owner. CPython aligns to 16 bytes, of which a block needs 8.
@@ -97,7 +115,8 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
 /// `tensor` is initialised, and the caller gives up its ownership.
 #[inline]
 pub(crate) unsafe fn own_tensor<M: Abi>(tensor: NonNull<M>) -> Imported<M> {
-    let owner = RawOwner::new(tensor.cast(), Tensor::<M>::vtable());
+    count(&view::CREATED);
+    let owner = RawOwner::again(tensor.cast(), Tensor::<M>::vtable());
     // SAFETY: initialised, and owned by this owner from now on (this function's contract).
     unsafe { Imported::held_by(Owner::from_raw(owner), tensor) }
 }
@@ -132,7 +151,7 @@ impl Kind for Object {
 
     unsafe fn end(payload: NonNull<()>) {
         // Counted first: the release can run any Python code, which may read the counters.
-        view::RELEASED.add();
+        count(&view::RELEASED);
         let object = payload.cast::<ffi::PyObject>().as_ptr();
         // SAFETY: the GIL is held (`WITH_GIL`).
         let py = unsafe { Python::assume_attached() };
@@ -177,7 +196,7 @@ impl<M: ManagedTensorBase + 'static> Kind for Tensor<M> {
     }
 
     unsafe fn end(payload: NonNull<()>) {
-        view::RELEASED.add();
+        count(&view::RELEASED);
         let tensor = payload.cast::<M>().as_ptr();
         // SAFETY: the GIL is held (`WITH_GIL`).
         let py = unsafe { Python::assume_attached() };

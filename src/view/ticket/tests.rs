@@ -6,24 +6,24 @@ use super::*;
 
 #[test]
 fn a_ticket_is_valid_until_its_slot_is_given_back() {
-    let ticket = Ticket::take();
+    let ticket = Ticket::take(false);
     assert_ne!(ticket.number(), 0);
     assert!(ticket.is_valid());
-    Ticket::end(ticket.number());
+    Ticket::end(ticket.number(), false);
     assert!(!ticket.is_valid());
 }
 
 #[test]
 fn a_slot_comes_again_by_another_ticket() {
-    let first = Ticket::take();
-    Ticket::end(first.number());
+    let first = Ticket::take(false);
+    Ticket::end(first.number(), false);
     // Other tests take slots too: this one comes again soon.
     let taken: Vec<_> = (0..if cfg!(miri) { 30 } else { 1000 })
-        .map(|_| Ticket::take())
+        .map(|_| Ticket::take(false))
         .collect();
     let again = taken
         .iter()
-        .find(|ticket| ticket.number() == first.number());
+        .find(|ticket| ticket.number() == first.number(), false);
     assert!(again.is_none_or(|again| again.is_valid() && *again != first));
     assert!(!first.is_valid());
     taken.iter().for_each(|ticket| Ticket::end(ticket.number()));
@@ -43,25 +43,35 @@ fn each_change_of_the_list_is_counted() {
 #[test]
 fn a_tensor_without_a_slot_is_never_known_to_have_ended() {
     let none = Ticket(0);
-    Ticket::end(none.number());
+    Ticket::end(none.number(), false);
     assert!(none.is_valid());
 }
 
+/// Threads that exclude one another, beside others that exclude nobody.
 #[test]
 fn no_slot_has_two_holders() {
     const THREADS: usize = 4;
     const ROUNDS: usize = if cfg!(miri) { 8 } else { 20_000 };
     let (held, start) = (Mutex::new(HashSet::new()), Barrier::new(THREADS));
+    let excluding = Mutex::new(());
+    let (held, start, excluding) = (&held, &start, &excluding);
     thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
+        for thread in 0..THREADS {
+            let exclusive = thread % 2 == 0;
+            let locked = move || exclusive.then(|| excluding.lock().unwrap());
+            scope.spawn(move || {
                 start.wait();
                 for _ in 0..ROUNDS {
-                    let ticket = Ticket::take();
+                    let ticket = {
+                        let _lock = locked();
+                        Ticket::take(exclusive)
+                    };
                     assert!(held.lock().unwrap().insert(ticket.number()), "{ticket:?}");
                     assert!(ticket.is_valid());
                     assert!(held.lock().unwrap().remove(&ticket.number()));
-                    Ticket::end(ticket.number());
+                    // What was taken in one way may be given back in the other.
+                    let _lock = locked();
+                    Ticket::end(ticket.number(), exclusive);
                     assert!(!ticket.is_valid());
                 }
             });
