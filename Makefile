@@ -33,7 +33,9 @@
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
-#   make bench-pairs                 instructions from a library's array to another's, beside the libraries' own ways
+#   make bench-pairs                 instructions from a library's array to another's, beside the libraries' own ways; ALL=1
+#                                    those of JAX, TensorFlow, Paddle, Warp, ONNX Runtime, pyarrow and torch, too
+#   make bench-operations            instructions of attributes, orders, joins
 #   make bench-reach                 messages of views beside NumPy's arrays by the same engine; handles of CUDA IPC
 #   make bench-memory                bytes per view, and no growth over ten million conversions
 #   make test PYTHON=python3.12      with an interpreter of your choice
@@ -71,7 +73,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -428,15 +430,19 @@ bench-instructions: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python benches/shapes.py
 	$(BIN)/python benches/extraction.py
 
-# Two to four minutes.
-bench-pairs: $(VENV)/.package simulator
-	$(call timed,$(VENV)) benches/pairs.py
+# Two to four minutes. SAVE=1 keeps the tables.
+bench-pairs: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.package $(TORCH)/.stand-ins)
+	$(call timed,$(if $(ALL),$(MATRIX),$(VENV))) benches/pairs.py $(if $(SAVE),--save pairs)
+	$(if $(ALL),$(call timed,$(TORCH)) benches/pairs.py $(if $(SAVE),--save pairs-torch))
 
 # Ray is in its own environment. Four to eight minutes.
 bench-reach: $(VENV)/.package $(REACH)/.package simulator
 	$(BIN)/python benches/reach.py
 	CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(KIT) $(BIN)/python -m cai_conformance simulate --devices 4 -- $(BIN)/python benches/reach_ipc.py
 	$(REACH)/bin/python benches/reach.py
+
+bench-operations: $(VENV)/.package simulator
+	$(call timed,$(VENV)) benches/operations.py
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000

@@ -44,7 +44,13 @@ CALLS = 2000
 #: Of these many rounds each; a ratio has its spread over the runs.
 RUNS, ROUNDS = 10, 7
 #: What the figures depend on.
-SOURCES = ("src", "bindings/python/src", "bindings/python/python/cai_dlpack/__init__.py", "benches/compare.py", "benches/floor")
+SOURCES = (
+    "src",
+    "bindings/python/src",
+    "bindings/python/python/cai_dlpack/__init__.py",
+    "benches/compare.py",
+    "benches/floor",
+)
 LIBRARIES = ["numpy", "cuda-core", "apache-tvm-ffi", "numba-cuda", "mpi4py", "torch"]
 
 
