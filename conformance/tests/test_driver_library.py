@@ -44,12 +44,15 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def run(body: str, folder: Path, **libraries: Path) -> list[str]:
-    """Runs `body` with these libraries on the loader's path, named `libcuda.so` and (`versioned`) `libcuda.so.1`."""
+def run(body: str, folder: Path, *, settings: dict[str, str] | None = None, **libraries: Path) -> list[str]:
+    """Runs `body` with these libraries on the loader's path, named `libcuda.so` and (`versioned`) `libcuda.so.1`.
+
+    settings: of the environment.
+    """
     for key, library in libraries.items():
         name = {"plain": "libcuda.so", "versioned": "libcuda.so.1"}[key]
         (folder / name).symlink_to(library)
-    env = environment(LD_LIBRARY_PATH=str(folder), SIMULATOR=str(library_path()))
+    env = environment(LD_LIBRARY_PATH=str(folder), SIMULATOR=str(library_path()), **(settings or {}))
     env.pop("LD_PRELOAD", None)
     code = BEFORE + textwrap.dedent(body)
     done = subprocess.run(
@@ -132,6 +135,21 @@ def test_without_a_driver_an_array_without_elements_is_not_searched_for(tmp_path
         print(cd.view(cai(shape=(0, 3), data=(memory.value, False))).device)
     """
     assert run(body, tmp_path) == ["(2, 0) True", "(2, 1)"]
+
+
+def test_a_driver_that_is_not_there_is_searched_for_once(tmp_path: Path) -> None:
+    """By the loader's own account: a search of its path costs hundreds of imports."""
+    body = """
+        with open("searches", "w") as file:
+            os.dup2(file.fileno(), 2)
+        for _ in range(5):
+            assert outcome() == "cuInit None"
+        print(open("searches").read().count("find library=libcuda.so"))
+        ctypes.CDLL(os.environ["SIMULATOR"])
+        print(outcome())
+    """
+    found = run(f"os.chdir({str(tmp_path)!r})\n{textwrap.dedent(body)}", tmp_path, settings={"LD_DEBUG": "libs"})
+    assert found == ["2", "pointer-unknown"]
 
 
 # What a name on the loader's path, or the library that the process has loaded, may be.

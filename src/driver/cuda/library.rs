@@ -58,8 +58,12 @@ const fn loads() -> u64 {
     0
 }
 
-/// Opens the driver library; `None` if the loader finds none.
+/// Opens the driver library; `None` if the loader finds none, which it is not asked again until the process has loaded
+/// another library: a search of its path takes as long as hundreds of conversions.
 pub(super) fn open() -> Option<Library> {
+    if !may_be_loaded() {
+        return None;
+    }
     // Before the search: what another thread loads meanwhile counts as loaded since.
     let loads = loads();
     let found = find();
