@@ -276,9 +276,8 @@ def imports(array: Array, b: int) -> Makes:
 
     def whole_way(library: str) -> Callable[[], Call]:
         def make() -> Call:
-            if not hasattr(cd, "to"):
-                raise NotImplementedError("this version has no cai_dlpack.to")
-            return lambda: cd.to(array, library)  # type: ignore[attr-defined]
+            cd.to(array, library)
+            return lambda: cd.to(array, library)
 
         return make
 
@@ -286,8 +285,10 @@ def imports(array: Array, b: int) -> Makes:
         "cai_dlpack.view": lambda: lambda: cd.view(array),
         "cai_dlpack.view, ready on another stream": lambda: lambda: cd.view(array).on(b),
         "cuda.core StridedMemoryView, for another stream": cuda_core,
+        "cai_dlpack.to(cuda.core)": whole_way("cuda.core"),
         "numba.cuda.as_cuda_array": numba,
         "numba.cuda.as_cuda_array(cai_dlpack.view)": numba_by_view,
+        "cai_dlpack.to(numba)": whole_way("numba"),
         "cupy.asarray": cupy,
         "cupy.from_dlpack(cai_dlpack.view)": cupy_by_view,
         "cai_dlpack.to(cupy)": whole_way("cupy"),
