@@ -102,6 +102,8 @@ check: check-rust check-python feature-sets public-api deny minimal-versions msr
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
 # users: its tests choose one. A link to another page leads nowhere in the crate's documentation (src/lib.rs). The wheel for 3.12 and later can be checked without an interpreter.
+# What is published must build with its examples from what is published: cargo drops a dependency that has a path only.
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 check-rust: $(VENV)/.requirements
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -112,7 +114,10 @@ check-rust: $(VENV)/.requirements
 	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
 	! grep 'href="[^":]*\.md["#]' $(TARGET)/doc/cai_dlpack/guide/index.html $(TARGET)/doc/cai_dlpack/rules/index.html
-	cargo package --quiet --locked --package cai-dlpack --allow-dirty
+	cargo package --quiet --locked --package cusim-control --package cai-dlpack --allow-dirty
+	cargo check --quiet --examples --features cudarc --target-dir $(TARGET)/feature-sets \
+	    --manifest-path $(TARGET)/package/cai-dlpack-$(VERSION)/Cargo.toml \
+	    --config 'patch.crates-io.cusim-control.path="$(abspath $(TARGET))/package/cusim-control-$(VERSION)"'
 
 check-python: $(VENV)/.package
 	$(BIN)/ruff check $(PYTHON_CODE)

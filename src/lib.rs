@@ -100,6 +100,11 @@ pub use pyo3;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+// The Rust blocks of the simulator's page: the crate that they use is its own package, which does not hold the page.
+#[cfg(all(doctest, feature = "view", target_os = "linux"))]
+#[doc = include_str!("../docs/cusim.md")]
+struct Simulator;
+
 // The pages of docs/, for who reads the documentation of the crate. There is nothing in these modules. Of two targets of a
 // link the first is taken: here it is an item of the crate, in the repository another page.
 #[cfg(any(

@@ -118,11 +118,12 @@ impl Sim {
     }
 
     /// Returns the simulator that the loader gives this process; if there is no driver, builds the
-    /// library with cargo and loads it.
+    /// library with cargo and loads it, if the sources of the simulator lie beside this crate.
     ///
     /// # Errors
     ///
-    /// Those of [`Sim::load`], and if cargo fails.
+    /// Those of [`Sim::load`], and [`NotSimulated::NotBuilt`] if cargo fails or there are no sources, as for a crate from a
+    /// registry: the message tells how to start the process on the simulator instead.
     pub fn load_built() -> Result<Sim, NotSimulated> {
         match Sim::attach() {
             Err(NotSimulated::NoDriver) => Sim::load(&library::built()?),
@@ -295,7 +296,8 @@ impl Sim {
     }
 }
 
-/// The Rust blocks of the page are compiled with the documentation's tests.
+/// The Rust blocks of the page are compiled with the documentation's tests; those of docs/cusim.md with cai-dlpack's, as that
+/// page is not in this package.
 #[cfg(doctest)]
-#[doc = include_str!("../../../../docs/cusim.md")]
-struct Page;
+#[doc = include_str!("../README.md")]
+struct Readme;

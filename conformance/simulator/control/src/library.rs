@@ -26,7 +26,7 @@ pub enum NotSimulated {
     NotLoaded(String),
     /// The simulator's interface has another version, or lacks a function.
     OtherVersion(String),
-    /// cargo could not build the library; why.
+    /// The library could not be built: cargo failed, or its sources are not here; why, and what to do instead.
     NotBuilt(String),
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for NotSimulated {
             NotSimulated::OtherVersion(what) => {
                 write!(f, "the simulator does not fit this crate: {what}")
             }
-            NotSimulated::NotBuilt(why) => write!(f, "cargo build --package cusim: {why}"),
+            NotSimulated::NotBuilt(why) => write!(f, "the simulator cannot be built: {why}"),
         }
     }
 }
@@ -97,6 +97,7 @@ fn refuse_real_drivers() -> Result<Option<*mut c_void>, NotSimulated> {
 pub(crate) fn built() -> Result<PathBuf, NotSimulated> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    check_sources(Path::new(manifest))?;
     let arguments = [
         "build",
         "--quiet",
@@ -108,12 +109,26 @@ pub(crate) fn built() -> Result<PathBuf, NotSimulated> {
         .args(arguments)
         .stderr(Stdio::inherit())
         .output();
-    let done = done.map_err(|why| NotSimulated::NotBuilt(why.to_string()))?;
+    let failed = |why: &dyn fmt::Display| NotSimulated::NotBuilt(format!("cargo build: {why}"));
+    let done = done.map_err(|why| failed(&why))?;
     let artifacts = String::from_utf8_lossy(&done.stdout);
     match library_among(&artifacts) {
         Some(path) if done.status.success() => Ok(path),
-        _ => Err(NotSimulated::NotBuilt(done.status.to_string())),
+        _ => Err(failed(&done.status)),
     }
+}
+
+/// Refuses a manifest that is not the simulator's: a crate from a registry lies beside others, or beside nothing.
+fn check_sources(manifest: &Path) -> Result<(), NotSimulated> {
+    let text = std::fs::read_to_string(manifest).unwrap_or_default();
+    if text.lines().any(|line| line == r#"name = "cusim""#) {
+        return Ok(());
+    }
+    Err(NotSimulated::NotBuilt(format!(
+        "its sources are not at {}; `pip install cai-conformance`, then start the process with \
+         LD_LIBRARY_PATH=\"$(python -m cai_conformance library-path)\"",
+        manifest.display()
+    )))
 }
 
 /// Returns the shared library among the paths that cargo's messages name, each in quotes.
@@ -184,7 +199,23 @@ pub(crate) fn text(ask: impl Fn(*mut c_char, u64) -> u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::library_among;
+    use std::path::Path;
+
+    use super::{NotSimulated, check_sources, library_among};
+
+    #[test]
+    fn without_the_sources_the_advice_is_the_kit() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(check_sources(&here.join("../Cargo.toml")), Ok(()));
+        // A crate from a registry: no file beside it, or another crate's.
+        for absent in ["../nothing/Cargo.toml", "Cargo.toml"] {
+            let refused = check_sources(&here.join(absent)).unwrap_err();
+            assert!(matches!(refused, NotSimulated::NotBuilt(_)));
+            let said = refused.to_string();
+            assert!(said.contains("pip install cai-conformance"), "{said}");
+            assert!(said.contains("LD_LIBRARY_PATH"), "{said}");
+        }
+    }
 
     #[test]
     fn the_library_is_named_in_cargos_messages() {
