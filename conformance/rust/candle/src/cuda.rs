@@ -48,11 +48,15 @@ pub fn view_of<T: Element + WithDType + CudaDType>(tensor: &Tensor) -> Result<Ca
 /// The host waits for nothing; the producer's stream waits for the copy.
 ///
 /// # Errors
-/// A view that is not in C order, or not in memory of the device.
+/// A view without elements, for which the driver allocates no memory; one that is not in C order, or not in memory of the
+/// device.
 pub fn tensor_of<T>(view: &View<'_, T>, device: &CudaDevice) -> Result<Tensor>
 where
     T: Element + WithDType + CudaDType + DeviceRepr,
 {
+    if view.is_empty() {
+        candle_core::bail!("candle has no memory of 0 bytes on a GPU");
+    }
     let stream = device.cuda_stream();
     let on_stream = view.clone().c_order().map_err(Error::wrap)?.on(&stream);
     let mut there = on_stream.map_err(Error::wrap)?;

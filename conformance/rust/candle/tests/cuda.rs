@@ -2,6 +2,8 @@
 #![cfg(feature = "cuda")]
 
 use cai_candle::cuda::{tensor_of, view_of};
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::device::Device as Place;
 use cai_dlpack::view::ReturnEdge;
 use candle_core::{Device, Tensor};
 
@@ -29,4 +31,13 @@ fn a_tensor_is_a_view_on_candle_s_stream() {
     let back = tensor_of(&rows.typed::<f32>().expect("floats"), cuda).expect("a tensor");
     let back = back.flatten_all().and_then(|flat| flat.to_vec1::<f32>());
     assert_eq!(back.expect("a copy"), values);
+}
+
+#[test]
+fn a_view_without_elements_is_refused() {
+    let device = Device::new_cuda(0).expect("a GPU");
+    let cuda = device.as_cuda_device().expect("a CUDA device");
+    let empty = CaiView::empty::<f32>(Place::cuda(0), [0, 3]).expect("a view");
+    let refused = tensor_of(&empty.typed::<f32>().expect("floats"), cuda);
+    assert!(refused.expect_err("no memory").to_string().contains("0 bytes"));
 }

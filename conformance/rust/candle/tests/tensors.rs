@@ -64,3 +64,12 @@ fn there_and_back() -> Result<()> {
     assert_eq!(back.to_vec2::<f32>()?, matrix()?.t()?.to_vec2::<f32>()?);
     Ok(())
 }
+
+#[test]
+fn no_elements_are_a_tensor_too() -> Result<()> {
+    let view = view_of::<f32>(&Tensor::zeros((0, 3), candle_core::DType::F32, &Device::Cpu)?)?;
+    assert_eq!(view.shape(), [0, 3]);
+    let back = tensor_of(&view.typed::<f32>().expect("float32"))?;
+    assert_eq!(back.dims(), [0, 3]);
+    Ok(())
+}
