@@ -232,3 +232,6 @@ fn for_each_offset(shape: &[i64], elem_strides: &[i64], mut visit: impl FnMut(is
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
