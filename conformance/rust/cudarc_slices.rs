@@ -306,6 +306,11 @@ fn a_foreign_array_is_lent_as_a_slice() {
     let copied =
         unsafe { guard.with_untracked_slice(|elements| stage.consumer.clone_dtoh(elements)) };
     assert_eq!(copied.expect("contiguous").expect("a copy"), [0.0; 4]);
+    // SAFETY: works on the guard's stream alone.
+    let part = unsafe {
+        guard.with_untracked_view(|elements| stage.consumer.clone_dtoh(&elements.slice(1..)))
+    };
+    assert_eq!(part.expect("contiguous").expect("a copy"), [0.0; 3]);
     stage.machine.sim.clear();
     drop(guard);
     assert_eq!(stage.machine.orders(), one_event(own, ready.raw()));

@@ -8,20 +8,21 @@
 //! ```
 //!
 //! # Which of cudarc's traits are implemented, and why not `CudaView`
-//! 1. A `CudaView` cannot be built from outside cudarc: its fields are private, and it borrows two
-//!    events that only a `CudaSlice` has.
-//! 2. If it could, dropping its guard would record one of those events or make the host wait. Neither
-//!    tells the *producer's* stream anything, and the return edge is what the CUDA Array Interface
-//!    asks for.
+//! 1. A `CudaView` or `CudaSlice` of a foreign array can be made: `CudaStream::upgrade_device_ptr` makes a slice of any
+//!    address, and `CudaSlice::leak` takes it apart again, as its drop would free the memory.
+//! 2. Such a slice brings two events of its own, by which cudarc orders the uses of the slice on cudarc's streams among each
+//!    other. Neither tells the *producer's* stream anything, and the return edge is what the CUDA Array Interface asks for.
 //! 3. So [`StreamGuard`] is a guard of its own, and cudarc's traits lead to it:
 //!    [`PushKernelArg`](cudarc::driver::PushKernelArg) for `&StreamGuard`, so that it is an argument of a launch
 //!    as it stands; and [`DeviceSlice`](cudarc::driver::DeviceSlice), [`DevicePtr`](cudarc::driver::DevicePtr)
 //!    and [`DevicePtrMut`](cudarc::driver::DevicePtrMut) for [`StreamSlice`], so that cudarc's copies, cuBLAS
 //!    and the rest take it. `StreamSlice` exists apart because those traits mean contiguous memory: a
 //!    strided array has a pointer, but no length that a copy may run along.
-//! 4. `CudaSlice` is not made from a foreign array: it frees what it holds. For functions that take nothing else,
-//!    [`StreamGuard::with_untracked_slice`] lends one that is taken apart before it is dropped. It is `unsafe`, as cudarc
-//!    remembers the last read alone: of work on two other streams the return edge would miss one.
+//! 4. For functions that take nothing else, [`StreamGuard::with_untracked_slice`],
+//!    [`with_untracked_view`](StreamGuard::with_untracked_view) and
+//!    [`with_untracked_view_mut`](StreamGuard::with_untracked_view_mut) lend a slice so made, inside a guard: the return edge
+//!    covers the guard's stream. They are `unsafe`, as cudarc remembers the last read alone: of work on two other streams the
+//!    edge would miss one.
 
 mod context;
 mod guard;

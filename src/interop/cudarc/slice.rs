@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
 };
 
 use super::guard::{Consume, StreamGuard};
@@ -97,6 +97,40 @@ impl<V: Consume> StreamGuard<'_, V> {
         body: impl FnOnce(&CudaSlice<V::Element>) -> R,
     ) -> Result<R, Violation> {
         self.lend(|slice| body(slice))
+    }
+
+    /// Calls `body` with the elements as a [`CudaView`]; see [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// # Errors
+    /// `view-contiguous`.
+    ///
+    /// # Panics
+    /// As [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// # Safety
+    /// The list of [`with_untracked_slice`](Self::with_untracked_slice).
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use cai_dlpack::view::View;
+    /// use cudarc::driver::{CudaStream, CudaView, DriverError};
+    ///
+    /// /// A function of another crate.
+    /// fn first(values: CudaView<'_, f32>, stream: &Arc<CudaStream>) -> Result<Vec<f32>, DriverError> {
+    ///     stream.clone_dtoh(&values.slice(..1))
+    /// }
+    ///
+    /// fn first_of(a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<f32, cai_dlpack::Error> {
+    ///     // SAFETY: `first` works on the guard's stream.
+    ///     Ok(unsafe { a.on(stream)?.with_untracked_view(|values| first(values, stream)) }??[0])
+    /// }
+    /// # let _ = first_of;
+    /// ```
+    pub unsafe fn with_untracked_view<R>(
+        &mut self,
+        body: impl FnOnce(CudaView<'_, V::Element>) -> R,
+    ) -> Result<R, Violation> {
+        self.lend(|slice| body(slice.as_view()))
     }
 
     fn lend<R>(
@@ -224,9 +258,9 @@ impl CaiView {
     ///
     /// ```no_run
     /// use cai_dlpack::CaiView;
-    /// use cudarc::driver::CudaContext;
+    /// use cai_dlpack::interop::cudarc::context;
     ///
-    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let stream = context(0)?.new_stream()?;
     /// let view = CaiView::from_cudarc(stream.alloc_zeros::<f32>(6)?, [2, 3])?;
     /// assert_eq!(view.descriptor().shape(), [2, 3]);
     /// # Ok::<(), cai_dlpack::Error>(())
@@ -253,9 +287,9 @@ impl CaiView {
     ///
     /// ```no_run
     /// use cai_dlpack::CaiView;
-    /// use cudarc::driver::CudaContext;
+    /// use cai_dlpack::interop::cudarc::context;
     ///
-    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let stream = context(0)?.new_stream()?;
     /// let slice = stream.alloc_zeros::<f32>(12)?;
     /// // The second of four columns of three.
     /// let column = CaiView::from_cudarc_part(slice, 1, [3], [4])?;

@@ -28,10 +28,10 @@ impl Stream {
     /// number 1 would mean another stream. Make a stream with `new_stream` there.
     ///
     /// ```no_run
+    /// use cai_dlpack::interop::cudarc::context;
     /// use cai_dlpack::{Error, protocol::stream::Stream};
-    /// # use cudarc::driver::CudaContext;
     ///
-    /// let stream = CudaContext::new(0)?.new_stream()?;
+    /// let stream = context(0)?.new_stream()?;
     /// assert_eq!(Stream::from_cudarc(&stream)?.raw(), stream.cu_stream().addr() as u64);
     /// # Ok::<(), Error>(())
     /// ```
