@@ -109,7 +109,7 @@ fn part(
     let axis = random.below(ndim);
     let extent = *of.shape.get(axis).unwrap_or(&0);
     let mut shape = of.shape.clone();
-    match random.below(6) {
+    match random.below(7) {
         0 => {
             let mut axes: Vec<usize> = (0..ndim).collect();
             for place in 0..ndim {
@@ -172,6 +172,14 @@ fn part(
                 values: of.values.clone(),
             };
             Some((view.reshape(&shape), made))
+        }
+        6 => {
+            shape.retain(|extent| *extent != 1);
+            let made = Dense {
+                shape,
+                values: of.values.clone(),
+            };
+            Some((view.squeeze(), made))
         }
         _ => None,
     }
@@ -270,14 +278,26 @@ fn of_any_layout(random: &mut Random, alive: &Arc<()>) -> Option<(CaiView, i128)
     }
     let access = random.one_of(&[Access::Writable, Access::ReadOnly, Access::Unknown]);
     let described = Descriptor::new(&raw).ok()?.with_access(access);
-    let stream = match device {
-        Device::HOST => Stream::None,
-        _ => Stream::from_raw(0x51),
+    let (ready, producer) = match device {
+        Device::HOST => (Stream::None, None),
+        _ => (Stream::from_raw(0x51), random.one_of(&PRODUCERS)),
     };
-    // SAFETY: no test follows the address, and the stream is given to no driver.
-    let view = unsafe { CaiView::new(described, stream, Owner::new(Arc::clone(alive))) };
+    // SAFETY: no test follows the address, and the streams are given to no driver.
+    let mut view = unsafe { CaiView::new(described, ready, Owner::new(Arc::clone(alive))) };
+    if let Some(producer) = producer {
+        // SAFETY: as above.
+        view = unsafe { view.with_producer(producer) };
+    }
     Some((view, stored))
 }
+
+/// Streams on which a producer goes on working, which is another one than that on which the data is ready.
+const PRODUCERS: [Option<Stream>; 4] = [
+    None,
+    Some(Stream::None),
+    Some(Stream::LegacyDefault),
+    Some(Stream::from_raw(0x52)),
+];
 
 /// Where the first bit of an element is.
 fn place(view: &CaiView, index: &[i64], bits: i128) -> i128 {
@@ -406,7 +426,7 @@ fn any_part(random: &mut Random, view: &CaiView) -> (String, Result<CaiView, Err
     let shape = view.descriptor().shape().to_vec();
     let (ndim, beyond) = (shape.len(), usize::from(random.below(9) == 0));
     let axis = random.below(ndim + beyond);
-    match random.below(7) {
+    match random.below(8) {
         0 => {
             let mut axes: Vec<usize> = (0..ndim).collect();
             (0..ndim).for_each(|place| axes.swap(place, random.below(ndim)));
@@ -463,6 +483,21 @@ fn any_part(random: &mut Random, view: &CaiView) -> (String, Result<CaiView, Err
             (format!("index {axis} {at}"), view.index(axis, at), expected)
         }
         5 => {
+            let is_kept: Vec<_> = shape.iter().map(|extent| *extent != 1).collect();
+            let wanted = shape.into_iter().filter(|extent| *extent != 1).collect();
+            let model = move |index: &[i64]| {
+                let mut own = index.iter();
+                let kept = is_kept.iter();
+                kept.map(|is_kept| is_kept.then(|| own.next().copied()).flatten().unwrap_or(0))
+                    .collect()
+            };
+            (
+                "squeeze".into(),
+                view.squeeze(),
+                Some((wanted, Box::new(model))),
+            )
+        }
+        6 => {
             let mut wanted: Vec<_> = (0..random.below(3)).map(|_| random.index()).collect();
             wanted.extend(shape.iter().map(|extent| match extent {
                 1 => random.index(),
@@ -616,7 +651,7 @@ fn every_index(shape: &[i64]) -> Vec<Vec<i64>> {
 #[test]
 fn each_element_of_a_part_has_its_address() {
     let alive = Arc::new(());
-    let (mut taken, mut refusals) = (0, 0);
+    let (mut taken, mut refusals, mut elsewhere) = (0, 0, 0);
     for seed in 1..=10 * PROGRAMS {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let Some((mut view, bits)) = of_any_layout(&mut random, &alive) else {
@@ -631,6 +666,7 @@ fn each_element_of_a_part_has_its_address() {
                         panic!("{what}: there is none");
                     };
                     check(&mut random, &what, (&view, &part), bits, expected);
+                    elsewhere += u64::from(part.producer().is_some_and(|on| on != part.ready()));
                     view = part;
                     taken += 1;
                 }
@@ -646,8 +682,8 @@ fn each_element_of_a_part_has_its_address() {
     }
     assert_eq!(Arc::strong_count(&alive), 1);
     assert!(
-        taken > 20 * PROGRAMS && refusals > 5 * PROGRAMS,
-        "{taken}, {refusals} refused"
+        taken > 20 * PROGRAMS && refusals > 5 * PROGRAMS && elsewhere > 5 * PROGRAMS,
+        "{taken}, {refusals} refused, {elsewhere} with a producer on another stream"
     );
 }
 
@@ -706,6 +742,9 @@ fn what_an_array_does_not_have_is_refused() {
 #[test]
 fn a_part_keeps_owner_and_streams() {
     let view = array(vec![1.0_f32, 2.0, 3.0], &[3]);
+    // SAFETY: `Stream::None` needs no promise.
+    let view = unsafe { view.with_producer(Stream::None) };
+    assert_eq!(view.producer(), Some(LiveStream::NONE));
     let part = view.slice(0, 1..).expect("two elements");
     assert_eq!(
         (part.ready(), part.producer()),
