@@ -85,8 +85,12 @@ pub use error::Error;
 pub use view::CaiView;
 
 // The crates whose types stand in our signatures: by these names a user has the versions that fit.
+#[cfg(feature = "view")]
+pub use bytemuck;
 #[cfg(feature = "cudarc")]
 pub use cudarc;
+#[cfg(feature = "view")]
+pub use dlpark;
 #[cfg(feature = "half")]
 pub use half;
 #[cfg(feature = "ndarray")]

@@ -46,6 +46,7 @@ pub struct Partner {
 
 /// How the facts of a [`Partner`] were checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Checked {
     /// By the conformance matrix, on the host and on the simulated driver.
     Matrix,
@@ -353,6 +354,7 @@ impl Drops {
 
 /// Who waits until the data is ready, in a [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Waits {
     /// The stream that the library, or its caller, works on.
     Stream,

@@ -51,6 +51,17 @@ pub struct Axes {
     pub(super) has_strides: bool,
 }
 
+/// By source, extents and strides: where there are no strides, there may be room for them.
+impl PartialEq for Axes {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+            && self.shape() == other.shape()
+            && self.strides() == other.strides()
+    }
+}
+
+impl Eq for Axes {}
+
 impl Axes {
     /// Starts with no axes.
     #[must_use]

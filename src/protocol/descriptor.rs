@@ -1,6 +1,7 @@
 //! [`Descriptor`]: the metadata of a `DLTensor`, checked.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 #[cfg(feature = "pyo3")]
 use std::sync::Arc;
 
@@ -176,6 +177,14 @@ impl PartialEq for Descriptor {
 }
 
 impl Eq for Descriptor {}
+
+impl Hash for Descriptor {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.data, self.byte_offset(), self.device).hash(state);
+        (self.dtype(), self.flags()).hash(state);
+        self.layout.hash(state);
+    }
+}
 
 /// Element type, shape, strides and device, in words.
 impl fmt::Debug for Descriptor {

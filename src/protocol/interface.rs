@@ -16,6 +16,7 @@ pub use super::descr::{Descr, DescrBuilder, DescrField};
 
 /// The version number of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Version {
     /// Version 0.
     V0,
@@ -71,7 +72,7 @@ fn refuse_version(version: i64) -> Violation {
 ///
 /// `mask` is not included: the caller decides what to do with it, and a dict whose mask is ignored
 /// or split off is otherwise like any other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parts {
     /// `version`.
@@ -173,7 +174,7 @@ impl Parts {
 /// assert_eq!(tensor.to_interface(Stream::None)?.typestr().as_str(), Some(native));
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaiInterface {
     pub(super) layout: Layout,
     pub(super) data: u64,

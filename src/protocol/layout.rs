@@ -13,6 +13,7 @@
 //! are that far apart. DLPack can carry any number there, and consumers that look at it see what the producer wrote.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::axes::{Axes, Source, Unit};
@@ -111,6 +112,12 @@ impl PartialEq for Layout {
 }
 
 impl Eq for Layout {}
+
+impl Hash for Layout {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.values().hash(state);
+    }
+}
 
 impl Layout {
     /// Checks axes whose strides are in bytes. Absent strides mean C order.

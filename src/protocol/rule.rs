@@ -9,6 +9,7 @@ pub use violation::{Field, Violation};
 
 /// The class of the Python exception that a rule raises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Class {
     /// `TypeError`: the object has no protocol, or a value has the wrong Python type.
     Type,

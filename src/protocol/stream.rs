@@ -211,6 +211,7 @@ impl fmt::Display for Stream {
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Platform {
     /// CUDA device memory (DLPack device type 2).
     Cuda,

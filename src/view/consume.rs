@@ -31,6 +31,7 @@ pub(crate) use dropped::Dropped;
 /// assert_eq!(ReturnEdge::SameStream.name(), "same-stream");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ReturnEdge {
     /// The producer's stream waits for the consumer's, by an event.
     Event,

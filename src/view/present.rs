@@ -10,6 +10,7 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 /// The side that memory is presented to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PresentAs {
     /// Consumers that take device memory alone.
     Cuda,

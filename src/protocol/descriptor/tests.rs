@@ -523,3 +523,41 @@ fn what_is_borrowed_is_as_contiguous_as_its_layout() {
         }
     }
 }
+
+/// Equal tensors have equal hashes, however their numbers are stored; each fact makes another one.
+#[test]
+fn equal_tensors_are_one_key() {
+    use std::collections::HashSet;
+
+    let mut seen = HashSet::from([valid()]);
+    let strides = RawTensor {
+        strides: Some(&[3, 1]),
+        ..VALID
+    };
+    assert!(!seen.insert(Descriptor::new(&strides).unwrap()));
+    for other in [
+        RawTensor {
+            data: VALID.data + 64,
+            ..VALID
+        },
+        RawTensor {
+            device: Device::cuda(1),
+            ..VALID
+        },
+        RawTensor { code: 0, ..VALID },
+        RawTensor {
+            shape: &[3, 2],
+            ..VALID
+        },
+        RawTensor {
+            strides: Some(&[6, 1]),
+            ..VALID
+        },
+        RawTensor {
+            flags: Flags::READ_ONLY,
+            ..VALID
+        },
+    ] {
+        assert!(seen.insert(Descriptor::new(&other).unwrap()), "{other:?}");
+    }
+}

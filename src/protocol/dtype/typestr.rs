@@ -6,6 +6,7 @@ use crate::protocol::rule::Rule;
 
 /// The kinds of NumPy's array interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Kind {
     /// `t`: a bit field; its size is in bits.
     Bit,

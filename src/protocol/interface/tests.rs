@@ -47,6 +47,40 @@ impl Dict<'_> {
     }
 }
 
+/// Axes that were pushed one by one are those of a slice; a stride that is told is another fact than none.
+#[test]
+fn equal_dicts_are_equal() {
+    let mut pushed = Axes::new(Source::Cai);
+    pushed.push_extent(2).unwrap();
+    pushed.push_extent(3).unwrap();
+    let axes = VALID.parts(Descr::None).unwrap().axes;
+    assert_eq!(pushed, axes);
+    assert_ne!(
+        pushed,
+        Axes::from_slices(Source::Cai, &[3, 2], None).unwrap()
+    );
+    assert_ne!(
+        pushed,
+        Axes::from_slices(Source::Tensor, &[2, 3], None).unwrap()
+    );
+    let strides = Axes::from_slices(Source::Cai, &[2, 3], Some(&[12, 4])).unwrap();
+    assert_ne!(pushed, strides);
+    let parts = VALID.parts(Descr::None).unwrap();
+    assert_eq!(
+        parts,
+        Parts {
+            axes: pushed,
+            ..parts.clone()
+        }
+    );
+    assert_eq!(VALID.made(), VALID.made());
+    let other = Dict {
+        data: DATA + 4,
+        ..VALID
+    };
+    assert_ne!(VALID.made(), other.made());
+}
+
 #[test]
 fn valid_dict() {
     let made = VALID.made().unwrap();

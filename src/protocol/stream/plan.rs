@@ -8,6 +8,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 /// The way in which the library orders by default. An explicit request (`v.synchronize()`,
 /// `stream="host"`) uses [`SyncPolicy::Event`] under any policy.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum SyncPolicy {
     /// By an event between the streams; the host waits only if no stream can.
     #[default]
@@ -48,6 +49,7 @@ pub enum Capture {
 
 /// The facts that the order depends on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Situation {
     /// The stream that the data is ready on.
     pub ready: Stream,
@@ -101,6 +103,7 @@ impl Situation {
 
 /// The reason for a plan; `Display` writes a sentence for `explain`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Reason {
     /// The policy leaves the order to the user.
     PolicyNone,
@@ -156,6 +159,7 @@ impl fmt::Display for Reason {
 
 /// The decision: what waits for what.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub enum Plan {
     /// No call is made.
     Nothing(Reason),

@@ -23,17 +23,15 @@ pub fn run(data: &[u8]) {
         _ => Request::Stream(bytes.one_of(&STREAMS)),
     };
     let policy = bytes.one_of(&[SyncPolicy::Event, SyncPolicy::Host, SyncPolicy::None]);
-    let situation = Situation {
-        platform: bytes.one_of(&[Platform::Cuda, Platform::Rocm]),
-        ready_on_other_thread: bytes.flag(),
-        ready_in_other_context: bytes.flag(),
-        ready_capture: bytes.one_of(&CAPTURES),
-        requested_capture: bytes.one_of(&CAPTURES),
-        same_capture: bytes.flag(),
-        joins_back: bytes.flag(),
-        exclusive_managed: bytes.flag(),
-        ..Situation::new(ready, request, policy)
-    };
+    let mut situation = Situation::new(ready, request, policy);
+    situation.platform = bytes.one_of(&[Platform::Cuda, Platform::Rocm]);
+    situation.ready_on_other_thread = bytes.flag();
+    situation.ready_in_other_context = bytes.flag();
+    situation.ready_capture = bytes.one_of(&CAPTURES);
+    situation.requested_capture = bytes.one_of(&CAPTURES);
+    situation.same_capture = bytes.flag();
+    situation.joins_back = bytes.flag();
+    situation.exclusive_managed = bytes.flag();
     match plan(&situation) {
         Plan::Event { record, wait, .. } => {
             assert_eq!((record, Request::Stream(wait)), (ready, request));
@@ -59,5 +57,6 @@ pub fn run(data: &[u8]) {
             );
         }
         Plan::Refuse(_) => {}
+        other => panic!("a plan that is judged by no line above: {other:?}"),
     }
 }
