@@ -226,6 +226,32 @@ def test_without_the_package_an_error_is_named_by_its_own_module(tmp_path: Path)
     )
 
 
+def test_a_package_that_is_imported_later_shares_its_class(tmp_path: Path) -> None:
+    """The first error is of the extension's own class, which a user may have by name: both names catch the later ones."""
+    run(
+        """
+        package = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cai_dlpack"}
+        import cai_example
+
+        def caught():
+            try:
+                cai_example.zeros(4)
+            except RuntimeError as error:
+                return error
+            raise AssertionError("accepted")
+
+        own = type(caught())
+        assert not issubclass(own, cd.DriverError) and type(caught()) is own
+        sys.modules.update(package)
+        error = caught()
+        assert isinstance(error, cd.DriverError) and isinstance(error, own), type(error).__mro__
+        assert (type(error).__module__, type(error).__name__) == ("cai_example.cai_example", "DriverError")
+        assert error.name == "NO_DRIVER_LIBRARY" and type(caught()) is type(error)
+        """,
+        tmp_path,
+    )
+
+
 def test_a_refusal_by_the_missing_driver_keeps_nothing(tmp_path: Path) -> None:
     run(
         """

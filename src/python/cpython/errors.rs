@@ -297,23 +297,51 @@ pub(crate) fn is_of_no_driver(py: Python<'_>, error: &PyErr) -> bool {
         && driver::driver().is_err_and(|error| error == DriverError::ABSENT)
 }
 
-/// Returns the class `cai_dlpack.DriverError`: a `RuntimeError` with `call`, `code` (an int, or None without a driver)
-/// and `name`.
+/// Returns the class of the driver's errors that are raised now: a `RuntimeError` with `call`, `code` (an int, or None without
+/// a driver) and `name`.
 ///
-/// It is the package's if the package `cai_dlpack` has been imported before the first call, so that one `except` catches
-/// the errors of all modules; else this module's own.
+/// It is the class `DriverError` of the package `cai_dlpack` if that has been imported, so that one `except` catches the
+/// errors of all modules; else this module's own. If the package is imported after this module's own class was made, the class
+/// is one of both, so that each name catches it.
 ///
 /// # Errors
-/// The first call creates the class, which can fail.
+/// Making a class can fail.
+///
+/// ```no_run
+/// use cai_dlpack::python::driver_error;
+/// use pyo3::prelude::*;
+///
+/// /// Whether a call into Python has failed by the driver.
+/// fn is_of_the_driver(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+///     Ok(error.is_instance(py, driver_error(py)?))
+/// }
+/// # let _ = is_of_the_driver;
+/// ```
 pub fn driver_error(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static CLASS: OnceBox<Py<PyType>> = OnceBox::new();
-    CLASS
-        .get_or_try_init(|| {
-            let base = py.get_type::<PyRuntimeError>();
-            if let Some(shared) = of_package(py, "DriverError", &base) {
-                return Ok(Box::new(shared.unbind()));
-            }
-            let doc = c"A call of the CUDA driver failed, or no driver is installed.
+    static OWN: OnceBox<Py<PyType>> = OnceBox::new();
+    static SHARED: OnceBox<Py<PyType>> = OnceBox::new();
+    let base = py.get_type::<PyRuntimeError>();
+    if let Some(shared) = SHARED.get() {
+        return Ok(shared.bind(py));
+    }
+    // Looked up until it is found, as `Refusals::adopt` does: the package may be imported at any time.
+    if let Some(shared) = of_package(py, DRIVER_ERROR, &base) {
+        let class = match OWN.get().map(|own| own.bind(py)) {
+            Some(own) if !own.is_subclass(&shared)? => class_of_both(own, &shared)?,
+            _ => shared,
+        };
+        return Ok(SHARED.get_or_init(|| Box::new(class.unbind())).bind(py));
+    }
+    let own = OWN.get_or_try_init(|| {
+        let own = class(py, DRIVER_ERROR, DRIVER_ERROR_DOC, &[&base])?;
+        own_module::rename(&own);
+        Ok::<_, PyErr>(Box::new(own.unbind()))
+    })?;
+    Ok(own.bind(py))
+}
+
+const DRIVER_ERROR: &str = "DriverError";
+const DRIVER_ERROR_DOC: &str = "A call of the CUDA driver failed, or no driver is installed.
 
 Attributes
 ----------
@@ -323,11 +351,14 @@ code : int | None
     CUDA's number of the error; None without a driver.
 name : str
     CUDA's name of the error.";
-            let class =
-                PyErr::new_type(py, c"cai_dlpack.DriverError", Some(doc), Some(&base), None);
-            let class = class?;
-            own_module::rename(class.bind(py));
-            Ok(Box::new(class))
-        })
-        .map(|class| class.bind(py))
+
+/// Makes the class for errors of a module whose own class its users may have by name already.
+#[cold]
+fn class_of_both<'py>(
+    own: &Bound<'py, PyType>,
+    shared: &Bound<'py, PyType>,
+) -> PyResult<Bound<'py, PyType>> {
+    let both = class(own.py(), DRIVER_ERROR, DRIVER_ERROR_DOC, &[own, shared])?;
+    own_module::rename(&both);
+    Ok(both)
 }
