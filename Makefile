@@ -88,8 +88,8 @@ test: test-rust test-python
 # The crate for tvm-ffi is a workspace of its own, and links to the library in the Python package.
 test-rust: $(VENV)/.requirements simulator
 	cargo test --workspace --locked --features $(subst $(comma),$(comma)cai-dlpack/,cai-dlpack/$(ELEMENTS))
-	for example in own_allocator c_neighbour cudarc; do \
-	    cargo run --quiet --locked --package cai-dlpack --features cudarc --example $$example || exit 1; \
+	for example in own_allocator c_neighbour ndarray cudarc; do \
+	    cargo run --quiet --locked --package cai-dlpack --features cudarc,ndarray --example $$example || exit 1; \
 	done
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
@@ -115,7 +115,7 @@ check-rust: $(VENV)/.requirements
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
 	! grep 'href="[^":]*\.md["#]' $(TARGET)/doc/cai_dlpack/guide/index.html $(TARGET)/doc/cai_dlpack/rules/index.html
 	cargo package --quiet --locked --package cusim-control --package cai-dlpack --allow-dirty
-	cargo check --quiet --examples --features cudarc --target-dir $(TARGET)/feature-sets \
+	cargo check --quiet --examples --features cudarc,ndarray --target-dir $(TARGET)/feature-sets \
 	    --manifest-path $(TARGET)/package/cai-dlpack-$(VERSION)/Cargo.toml \
 	    --config 'patch.crates-io.cusim-control.path="$(abspath $(TARGET))/package/cusim-control-$(VERSION)"'
 
