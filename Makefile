@@ -148,13 +148,15 @@ public-api: $(VENV)/.requirements
 	    --features $(FEATURES) --target-dir $(TARGET) -- -Zunstable-options --output-format json
 	cargo run --quiet --locked --manifest-path $(PUBLIC_API)/Cargo.toml --target-dir $(TARGET)/public-api -- \
 	    $(TARGET)/doc/cai_dlpack.json docs/public-api.txt $(if $(WRITE),--write)
-	$(BIN)/python $(PUBLIC_API)/examples.py $(TARGET)/doc/cai_dlpack.json README.md docs/rust.md
+	$(BIN)/python $(PUBLIC_API)/examples.py $(TARGET)/doc/cai_dlpack.json
 
 # The choices that cudarc leaves to users: its CUDA version, how it finds the driver, and its default features. And the protocols
-# alone, which have no dependency.
+# alone, which have no dependency. At last the tests of order with cudarc linked to a driver, the simulated one, as candle's
+# feature `cuda` has it linked.
+LINKED := $(abspath $(TARGET))/cuda-linked
 CUDARC_SETS := $(foreach version,11040 11080 12000 12090 13000 13020,$(version),cudarc/dynamic-loading $(version),cudarc/dynamic-linking) \
                12020,cudarc/default
-feature-sets:
+feature-sets: $(VENV)/.requirements simulator
 	@found="$$(cargo tree --quiet --locked --package cai-dlpack --no-default-features --edges normal,build --prefix none)" && \
 	    [ "$$(echo "$$found" | wc -l)" = 1 ] || { echo "the protocols have dependencies:"; echo "$$found"; exit 1; }
 	cargo clippy --quiet --locked --package cai-dlpack --no-default-features --all-targets --target-dir $(TARGET)/feature-sets -- -D warnings

@@ -12,7 +12,7 @@ use std::fmt;
 ///
 /// let error = DriverError::ABSENT;
 /// assert_eq!((error.call(), error.name()), ("cuInit", "NO_DRIVER_LIBRARY"));
-/// assert!(error.is_absent());
+/// assert!(error.is_absent() && error.code().is_none()); // no call was made
 /// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct DriverError {

@@ -10,6 +10,17 @@ use super::rule::{Field, Rule, Violation};
 pub const MAX_NDIM: usize = 64;
 
 /// The protocol whose fields a refusal names.
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::layout::Layout;
+///
+/// // One array as each protocol writes it: strides in bytes, and in elements.
+/// let dict = Axes::from_slices(Source::Cai, &[2, 3], Some(&[4, 8]))?;
+/// let tensor = Axes::from_slices(Source::Tensor, &[2, 3], Some(&[1, 2]))?;
+/// assert_eq!(Layout::from_byte_axes(dict, 4)?, Layout::from_elem_axes(tensor, 4)?);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `__cuda_array_interface__`: strides in bytes.
@@ -39,7 +50,7 @@ pub(super) enum Unit {
 /// axes.expect_strides(2)?;
 /// axes.push_stride(12)?;
 /// axes.push_stride(4)?;
-/// assert_eq!((axes.shape(), axes.strides()), (&[2, 3][..], Some(&[12, 4][..])));
+/// assert_eq!((axes.ndim(), axes.shape(), axes.strides()), (2, &[2, 3][..], Some(&[12, 4][..])));
 /// assert!(Axes::new(Source::Cai).push_extent(-1).is_err());
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```

@@ -28,6 +28,7 @@ use super::rule::Violation;
 /// let array = text.describe(Device::cuda(0))?;
 /// let only: &CaiOnly = array.cai_only().expect("DLPack has no text");
 /// assert_eq!((only.descr(), only.refusal().rule().id()), (&Descr::None, "typestr-bytes"));
+/// assert_eq!((only.typestr().to_string(), only.dtype()), ("|S8".to_owned(), None));
 /// assert!(array.check_dlpack().is_err());
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```

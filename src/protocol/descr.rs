@@ -14,6 +14,17 @@ const MAX_DEPTH: u8 = 8;
 const MAX_FIELDS: usize = 1024;
 
 /// The `descr` entry.
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{Descr, DescrBuilder};
+///
+/// // NumPy writes `[('', '<f4')]` beside the typestr of plain numbers: a field that says nothing.
+/// let mut fields = DescrBuilder::new();
+/// fields.push("", "<f4", &[])?;
+/// assert_eq!(fields.finish(TypeStr::parse_any_order("<f4")?)?, Descr::Trivial);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Descr {
     /// Absent, or None.
@@ -108,6 +119,21 @@ impl Descr {
 
 /// One field of a struct. Unnamed bytes are padding; any other field without a name is called `f0`, `f1`, ... by its
 /// place, as NumPy does.
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{Descr, DescrBuilder};
+///
+/// let mut fields = DescrBuilder::new();
+/// fields.push("rgb", "|u1", &[3])?;
+/// fields.set_title("colour");
+/// fields.push("alpha", "|u1", &[])?;
+/// let Descr::Fields(fields) = fields.finish(TypeStr::parse("|V4")?)? else { unreachable!() };
+/// let (rgb, alpha) = (&fields[0], &fields[1]);
+/// assert_eq!((rgb.name(), rgb.title(), rgb.shape()), ("rgb", Some("colour"), &[3][..]));
+/// assert_eq!((alpha.typestr().itemsize(), alpha.offset()), (1, 3));
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescrField {
     name: Box<str>,
@@ -213,8 +239,12 @@ fn named(mut fields: Vec<DescrField>) -> Result<Box<[DescrField]>, Violation> {
 /// let mut fields = DescrBuilder::new();
 /// fields.push("x", "<f4", &[])?;
 /// fields.push("rgb", "|u1", &[4])?;
-/// let Descr::Fields(fields) = fields.finish(TypeStr::parse("|V8")?)? else { unreachable!() };
-/// assert_eq!(fields[1].offset(), 4);
+/// fields.set_title("colour");
+/// let mut point = fields.nested()?;
+/// point.push("y", "<f8", &[])?;
+/// fields.push_nested("point", point, &[])?;
+/// let Descr::Fields(fields) = fields.finish(TypeStr::parse("|V16")?)? else { unreachable!() };
+/// assert_eq!((fields[1].offset(), fields[2].offset()), (4, 8));
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Debug, Default)]

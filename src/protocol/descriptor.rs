@@ -104,13 +104,28 @@ impl<'a> RawTensor<'a> {
 ///
 /// ```
 /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-/// use cai_dlpack::protocol::device::Device;
+/// use cai_dlpack::protocol::device::{Access, Device, DeviceType, Flags};
 /// use cai_dlpack::protocol::dtype::DType;
+/// use cai_dlpack::protocol::stream::Stream;
 ///
 /// let mut raw = RawTensor::new(0x7000_0000, Device::cuda(0), DType::F32, &[2, 3]).with_byte_offset(64);
 /// let tensor = Descriptor::new(&raw)?;
 /// assert_eq!((tensor.data(), tensor.dtype()), (0x7000_0040, DType::F32));
 /// assert_eq!((tensor.elem_strides(), tensor.nbytes()), (&[3, 1][..], 24));
+///
+/// // What it says of itself.
+/// assert_eq!((tensor.ndim(), tensor.shape(), tensor.len()), (2, &[2, 3][..], 6));
+/// assert_eq!((tensor.itemsize(), tensor.byte_offset()), (Some(4), 0));
+/// assert_eq!(tensor.byte_strides().expect("of whole bytes").collect::<Vec<_>>(), [12, 4]);
+/// assert_eq!(tensor.byte_span(), Some((0x7000_0040, 0x7000_0058)));
+/// assert_eq!((tensor.device(), tensor.flags()), (Device::cuda(0), Flags::NONE));
+/// assert!(tensor.layout().is_c_contiguous() && tensor.cai_only().is_none() && tensor.check_dlpack().is_ok());
+///
+/// // The same memory otherwise.
+/// let shown = tensor.clone().with_access(Access::ReadOnly).with_device(Device::new(DeviceType::CUDA_MANAGED, 0));
+/// assert_eq!((shown.access(), shown.data()), (Access::ReadOnly, tensor.data()));
+/// assert_eq!(tensor.to_interface(Stream::LegacyDefault)?.stream(), Stream::LegacyDefault);
+/// assert_eq!(tensor.with_shape(DType::F32, &[6])?.elem_strides(), [1]);
 ///
 /// raw.bits = 13;
 /// let refused = Descriptor::new(&raw).unwrap_err();

@@ -15,6 +15,15 @@ use super::stream::Stream;
 pub use super::descr::{Descr, DescrBuilder, DescrField};
 
 /// The version number of a dict.
+///
+/// ```
+/// use cai_dlpack::protocol::interface::Version;
+///
+/// assert_eq!((Version::from_int(2)?, Version::V2.number()), (Version::V2, 2));
+/// assert_eq!(Version::from_int(7)?, Version::Newer(7)); // is read as 3
+/// assert!(Version::from_int(-1).is_err());
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Version {
@@ -72,6 +81,23 @@ fn refuse_version(version: i64) -> Violation {
 ///
 /// `mask` is not included: the caller decides what to do with it, and a dict whose mask is ignored
 /// or split off is otherwise like any other.
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
+/// use cai_dlpack::protocol::stream::Stream;
+///
+/// let axes = Axes::from_slices(Source::Cai, &[4], None)?;
+/// let parts = Parts::new(0x7000_0000, TypeStr::parse("|u1")?, axes)
+///     .with_version(Version::V3)
+///     .with_descr(Descr::Trivial)
+///     .with_read_only(true)
+///     .with_stream(Stream::PerThreadDefault);
+/// assert_eq!(parts.data, 0x7000_0000);
+/// assert!(CaiInterface::new(parts)?.read_only());
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parts {
@@ -157,14 +183,18 @@ impl Parts {
 /// use cai_dlpack::protocol::axes::{Axes, Source};
 /// use cai_dlpack::protocol::device::Device;
 /// use cai_dlpack::protocol::dtype::TypeStr;
-/// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
+/// use cai_dlpack::protocol::interface::{CaiInterface, Descr, Parts, Version};
 /// use cai_dlpack::protocol::stream::Stream;
 ///
 /// # let native = if cfg!(target_endian = "little") { "<f4" } else { ">f4" };
 /// let axes = Axes::from_slices(Source::Cai, &[2, 3], None)?;
 /// let parts = Parts::new(0x7000_0000, TypeStr::parse(native)?, axes); // "<f4"
 /// let dict = CaiInterface::new(parts.with_stream(Stream::LegacyDefault))?;
-/// assert_eq!(dict.nbytes(), 24);
+/// assert_eq!((dict.shape(), dict.data(), dict.nbytes()), (&[2, 3][..], 0x7000_0000, 24));
+/// assert_eq!((dict.version(), dict.stream(), dict.read_only()), (Version::V3, Stream::LegacyDefault, false));
+/// assert!(dict.layout().is_c_contiguous() && dict.strides_for_export().is_none());
+/// assert_eq!((dict.descr(), dict.is_bits()), (&Descr::None, false));
+/// assert_eq!(dict.byte_span(), Some((0x7000_0000, 0x7000_0018)));
 ///
 /// // A dict has no device: the caller or the driver supplies it.
 /// let tensor = dict.into_descriptor(None, Device::cuda(0))?;

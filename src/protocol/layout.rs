@@ -40,7 +40,9 @@ pub(super) use check_fast::{check_fast, copy_fast, is_within_memory, to_elements
 /// let layout = Layout::from_byte_axes(axes, 4)?;
 /// assert_eq!(layout.elem_strides(), [6, 1]);
 /// assert_eq!((layout.len(), layout.elem_span()), (6, (0, 9)));
-/// assert!(!layout.is_c_contiguous() && !layout.is_self_overlapping());
+/// assert!(!layout.is_c_contiguous() && !layout.is_f_contiguous() && !layout.is_self_overlapping());
+/// assert_eq!((layout.ndim(), layout.shape()), (2, &[2, 3][..]));
+/// assert_eq!(layout.byte_strides(4).collect::<Vec<_>>(), [24, 4]);
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Clone)]

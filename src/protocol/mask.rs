@@ -20,6 +20,20 @@ use super::rule::{Field, Rule, Violation};
 const PADDED_TO: u64 = 64;
 
 /// The form of a mask.
+///
+/// ```
+/// use cai_dlpack::protocol::axes::{Axes, Source};
+/// use cai_dlpack::protocol::dtype::TypeStr;
+/// use cai_dlpack::protocol::interface::{CaiInterface, Parts};
+/// use cai_dlpack::protocol::mask::MaskForm;
+///
+/// // One byte could be the mask of one value, or the bits of one: the caller decides.
+/// let axes = Axes::from_slices(Source::Cai, &[1], None)?;
+/// let mask = CaiInterface::new(Parts::new(0x7000_0000, TypeStr::parse("|u1")?, axes))?;
+/// assert_eq!(MaskForm::of(&mask, &[1], None).unwrap_err().rule().id(), "mask-ambiguous");
+/// assert_eq!(MaskForm::of(&mask, &[1], Some(MaskForm::Bits))?, MaskForm::Bits);
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskForm {
     /// One bit for each value, the lowest bit first.

@@ -25,17 +25,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! [`register`] makes a module with all that the package `cai_dlpack` has:
-//!
-//! ```no_run
-//! use pyo3::prelude::*;
-//!
-//! #[pymodule]
-//! fn arrays(module: &Bound<'_, PyModule>) -> PyResult<()> {
-//!     cai_dlpack::python::register(module)
-//! }
-//! # fn main() {}
-//! ```
+//! [`register`] makes a module with all that the package `cai_dlpack` has.
 
 #[cfg(all(Py_LIMITED_API, not(Py_3_12)))]
 compile_error!(

@@ -31,6 +31,17 @@ use crate::view;
 /// # Errors
 /// `ImportError` in a subinterpreter, and on another CPython than this was built for or tested with (unless by the stable
 /// ABI); `ValueError` for an unknown value of `CAI_DLPACK_SYNC`, `CAI_DLPACK_STRICT` or `CAI_DLPACK_TRACE`; out of memory.
+///
+/// ```no_run
+/// use pyo3::prelude::*;
+///
+/// /// `arrays.view`, `arrays.explain` and all else of the package, beside functions of this module.
+/// #[pymodule]
+/// fn arrays(module: &Bound<'_, PyModule>) -> PyResult<()> {
+///     cai_dlpack::python::register(module)
+/// }
+/// # fn main() {}
+/// ```
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     version::check(module.py())?;
     release::refuse_subinterpreters(module.py())?;

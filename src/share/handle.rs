@@ -44,6 +44,20 @@ pub(super) struct Place {
 /// Names a shared view for another process of this machine; see [`CaiView::share`](crate::CaiView::share).
 ///
 /// A handle is a capability: who has one, and the key, can read and write the memory.
+///
+/// ```no_run
+/// # fn received() -> Vec<u8> { Vec::new() }
+/// use cai_dlpack::view::LiveStream;
+/// use cai_dlpack::{CaiView, Error, share::Handle};
+///
+/// /// In the process that has received the bytes.
+/// fn opened(key: &[u8]) -> Result<CaiView, Error> {
+///     let handle = Handle::from_bytes(&received(), key)?;
+///     // SAFETY: the other process lives until it is told that this one is done, and nobody writes meanwhile.
+///     unsafe { handle.open(LiveStream::PER_THREAD_DEFAULT) }
+/// }
+/// # let _ = opened;
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Handle {
     /// The process that shares, and how it is known to do so still.

@@ -62,6 +62,14 @@ impl CaiView {
     ///
     /// # Errors
     /// `view-in-use` if an exclusive borrow of the same memory is in the ledger.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// let _first = view.borrow_memory()?;
+    /// assert!(view.borrow_memory().is_ok()); // readers share it
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn borrow_memory(&self) -> Result<MemoryBorrow<'_>, Violation> {
         MemoryBorrow::new(self, false)
     }
@@ -70,6 +78,15 @@ impl CaiView {
     ///
     /// # Errors
     /// `view-in-use` if any borrow of the same memory is in the ledger.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// // The halves of a row share no element.
+    /// let (first, second) = floats().index(0, 0)?.split(0, 1)?;
+    /// let _written = first.borrow_memory_mut()?;
+    /// assert!(second.borrow_memory_mut().is_ok() && first.borrow_memory().is_err());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn borrow_memory_mut(&self) -> Result<MemoryBorrow<'_>, Violation> {
         MemoryBorrow::new(self, true)
     }

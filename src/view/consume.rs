@@ -124,6 +124,19 @@ impl CaiView {
     /// # Errors
     /// As [`CaiView::on`]; and `stream-thread` if the producer works on the per-thread default stream of
     /// another thread, which only that thread can make wait.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// let view = floats();
+    /// let guard = view.consume(LiveStream::PER_THREAD_DEFAULT)?;
+    /// // ... a call of a C library that works on the stream and takes a pointer ...
+    /// let pointer = guard.view().descriptor().data();
+    /// assert_eq!(pointer, view.descriptor().data());
+    /// guard.finish()?;
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
         let stream = stream.into_live_stream();
         let number = stream.for_memory(self.device())?;

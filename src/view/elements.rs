@@ -149,6 +149,14 @@ impl CaiView {
     /// `view-dtype` if it is of another type, `data-alignment`; `view-in-use` while an argument of a Python function
     /// (`python::InOut`) writes to its memory; and if the memory is CUDA's and
     /// there is a driver, by one query: `pointer-unknown`, `pointer-device`, `out-of-bounds`.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// let view = floats();
+    /// assert_eq!(view.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    /// assert!(view.typed::<f64>().is_err());
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn typed<T: Element>(&self) -> Result<View<'_, T>, Error> {
         self.typed_as::<T>()
     }
@@ -160,6 +168,19 @@ impl CaiView {
     /// [writable](crate::protocol::device::Access::Writable), and
     /// `overlap` if two indices may mean one element (a broadcast axis, strides that interleave). `view-in-use` while any
     /// argument (`python::In`, `python::InOut`) uses its memory.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::protocol::rule::Rule;
+    ///
+    /// let mut view = floats();
+    /// assert_eq!(view.typed_mut::<f32>()?.len(), 6);
+    /// // A row that is repeated has several indices for one element, and is read-only.
+    /// let mut rows = view.index(0, 0)?.broadcast(&[2, 3])?;
+    /// let Err(cai_dlpack::Error::Violation(refused)) = rows.typed_mut::<f32>() else { panic!("was taken") };
+    /// assert_eq!(refused.rule(), Rule::ReadOnlyWriter);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn typed_mut<T: Element>(&mut self) -> Result<ViewMut<'_, T>, Error> {
         self.typed_as_mut::<T>()
     }
@@ -169,6 +190,24 @@ impl CaiView {
     ///
     /// # Errors
     /// As [`CaiView::typed`].
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// cai_dlpack::elements! {
+    ///     enum Float {
+    ///         F32(f32),
+    ///         F64(f64),
+    ///     }
+    /// }
+    ///
+    /// let view = floats();
+    /// let bytes = match view.typed_as::<Float>()? {
+    ///     Float::F32(of) => 4 * of.len(),
+    ///     Float::F64(of) => 8 * of.len(),
+    /// };
+    /// assert_eq!(bytes, 24);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     pub fn typed_as<E: Elements>(&self) -> Result<E::View<'_>, Error> {
         check_elements(self.descriptor(), E::DTYPES)?;
         check_lent(self.descriptor(), false)?;

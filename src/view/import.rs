@@ -84,6 +84,19 @@ impl CaiView {
 }
 
 /// One of DLPack's two layouts: [`DLManagedTensor`] or [`DLManagedTensorVersioned`]. No other type can be added.
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::view::{DLManagedTensor, DLManagedTensorVersioned, DlpackTensor, LiveStream, Tensor};
+///
+/// /// Takes either layout.
+/// fn taken<M: Tensor>(tensor: DlpackTensor<M>) -> Result<CaiView, cai_dlpack::Error> {
+///     CaiView::from_dlpack(tensor, LiveStream::NONE)
+/// }
+/// assert_eq!(taken(floats().to_dlpack(LiveStream::NONE)?)?.shape(), [2, 3]);
+/// assert_eq!(taken(floats().to_dlpack_legacy(LiveStream::NONE)?)?.shape(), [2, 3]);
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
 #[expect(
     private_bounds,
     reason = "seals the trait: the two layouts are DLPack's, not the user's"

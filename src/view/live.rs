@@ -27,7 +27,7 @@ use crate::protocol::stream::Stream;
 ///
 /// let (view, other) = (floats(), floats());
 /// let moved = view.on(other.ready())?; // keeps the owner of `other`, if its stream has to be kept
-/// assert_eq!(moved.ready(), Stream::None);
+/// assert_eq!(moved.ready().number(), Stream::None);
 /// assert!(view.to_dlpack(LiveStream::LEGACY_DEFAULT).is_ok());
 /// # Ok::<(), cai_dlpack::Error>(())
 /// ```
@@ -54,6 +54,7 @@ pub struct LiveStream<'a> {
 ///     }
 /// }
 /// assert!(floats().to_dlpack(Default).is_ok());
+/// assert_eq!(Default.into_live_stream(), Stream::LegacyDefault);
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no stream that is kept alive",

@@ -522,6 +522,19 @@ impl CaiView {
     }
 
     /// Returns what keeps the memory alive.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// // Another view of the same memory, by hand: of its first row.
+    /// let view = floats();
+    /// let data = view.descriptor().data();
+    /// let row = Descriptor::new(&RawTensor::new(data, Device::HOST, DType::F32, &[3]))?;
+    /// // SAFETY: elements of `view`, which the shared owner keeps; they are ready.
+    /// let row = unsafe { CaiView::new(row, Stream::None, view.owner().share()) };
+    /// drop(view);
+    /// assert_eq!(row.typed::<f32>()?.copy_to_vec()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -546,6 +559,17 @@ impl CaiView {
     /// Returns the stream on which the producer goes on working, which lives as long as this view; `None` if it is
     /// unknown. Of a producer that can be asked (DLPack's C Exchange API), it is the one that the import has found; the
     /// return edge of [`consume`](Self::consume) goes to the one on which it works by then, too.
+    ///
+    /// ```
+    #[doc = floats!()]
+    /// use cai_dlpack::view::LiveStream;
+    ///
+    /// assert_eq!(floats().producer(), Some(LiveStream::NONE)); // the vector is written on no stream
+    /// let tensor = floats().to_dlpack(LiveStream::NONE)?;
+    /// let taken = CaiView::from_dlpack(tensor, LiveStream::NONE)?;
+    /// assert_eq!(taken.producer(), None); // a tensor does not state it
+    /// # Ok::<(), cai_dlpack::Error>(())
+    /// ```
     #[must_use]
     pub fn producer(&self) -> Option<LiveStream<'_>> {
         let producer = self.producer_number();

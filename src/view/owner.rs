@@ -27,6 +27,20 @@ use crate::process::fork;
 ///
 /// An owner is unique until it is first shared ([`Owner::share`]); then an [`Arc`]
 /// holds its payload and sharing again costs one atomic increment. No interpreter is needed for either.
+///
+/// ```
+/// use std::sync::Arc;
+/// use cai_dlpack::view::Owner;
+///
+/// // Anything that is `Send` can own memory: here the count of an `Arc` tells when it has gone.
+/// let values = Arc::new([1.0_f32; 6]);
+/// let owner = Owner::new(Arc::clone(&values));
+/// let second = owner.share();
+/// drop(owner);
+/// assert_eq!(Arc::strong_count(&values), 2);
+/// drop(second);
+/// assert_eq!(Arc::strong_count(&values), 1);
+/// ```
 pub struct Owner {
     raw: RawOwner,
     /// Null, or an `Arc<Shared>` that took `raw` over.

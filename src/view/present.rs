@@ -9,6 +9,21 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 /// The side that memory is presented to.
+///
+/// ```
+#[doc = floats!()]
+/// use cai_dlpack::protocol::rule::Rule;
+/// use cai_dlpack::view::PresentAs;
+///
+/// // Plain memory of the host has no other name; pinned and managed memory has both.
+/// let view = floats();
+/// assert!(view.present_as(PresentAs::Host).is_ok());
+/// match view.present_as(PresentAs::Cuda) {
+///     Err(cai_dlpack::Error::Violation(refused)) => assert_eq!(refused.rule(), Rule::PresentAs),
+///     Err(cai_dlpack::Error::Driver(absent)) => println!("{absent}"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PresentAs {

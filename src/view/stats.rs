@@ -84,6 +84,19 @@ pub struct Stats {
 }
 
 /// Reads the counters.
+///
+/// ```
+/// use cai_dlpack::view::{CaiView, LiveStream, stats};
+///
+/// // A leak test: what a conversion makes is gone after it.
+/// let before = stats();
+/// let view = CaiView::from_vec([1.0_f32, 2.0], [2])?;
+/// let tensor = view.to_dlpack(LiveStream::NONE)?;
+/// assert!(stats().live > before.live);
+/// drop((view, tensor));
+/// assert_eq!(stats().live, before.live);
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
 #[must_use]
 pub fn stats() -> Stats {
     let closed = CLOSED.get();

@@ -24,6 +24,11 @@ use dlpark::{Managed, ManagedTensorBase};
 /// // SAFETY: the tensor of above, unchanged.
 /// let back = unsafe { DlpackTensor::new(given) };
 /// assert_eq!(CaiView::from_dlpack(back, LiveStream::NONE)?.descriptor().shape(), [2, 3]);
+///
+/// let pointer = floats().to_dlpack(LiveStream::NONE)?.into_raw(); // to C code, which calls the deleter
+/// // SAFETY: of above, ready, and not given to anyone else.
+/// let back = unsafe { CaiView::from_dlpack_ptr(pointer, Stream::None) }?;
+/// assert_eq!(back.shape(), [2, 3]);
 /// # Ok::<(), cai_dlpack::Error>(())
 /// ```
 pub struct DlpackTensor<M: ManagedTensorBase = DLManagedTensorVersioned>(Managed<M>);

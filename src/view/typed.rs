@@ -44,6 +44,17 @@ mod part;
 /// assert_eq!(sum(floats().typed()?)?, 21.0);
 /// # Ok::<(), Error>(())
 /// ```
+///
+/// ```
+#[doc = floats!()]
+/// // What it says of itself; and demands, which return the view or refuse it.
+/// let view = floats().transpose()?;
+/// let a = view.typed::<f32>()?;
+/// assert_eq!((a.shape(), a.elem_strides(), a.len()), (&[3, 2][..], &[1, 3][..], 6));
+/// assert!(!a.is_empty() && a.cai().device() == Device::HOST);
+/// assert!(a.clone().f_order().is_ok() && a.cuda().is_err());
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
 pub struct View<'a, T> {
     array: Array<'a>,
     name: Name,
@@ -69,6 +80,19 @@ impl<T> Clone for View<'_, T> {
 /// // SAFETY: the vector is there, and nothing else reads or writes it.
 /// unsafe { a.host_slice_mut() }?[4] = 0.0;
 /// assert_eq!(a.copy_to_vec()?, [1.0, 2.0, 3.0, 4.0, 0.0, 6.0]);
+/// # Ok::<(), cai_dlpack::Error>(())
+/// ```
+///
+/// ```
+#[doc = floats!()]
+/// // As for a `View`, each demand takes the view, and returns or refuses it.
+/// let mut view = floats();
+/// let a = view.typed_mut::<f32>()?;
+/// assert_eq!((a.shape(), a.elem_strides(), a.len()), (&[2, 3][..], &[3, 1][..], 6));
+/// assert!(!a.is_empty() && a.cai().device() == Device::HOST);
+/// let mut a = a.host()?.c_order()?.of_shape(&[None, Some(3)])?;
+/// assert!(a.reborrow().f_order().is_err() && a.reborrow().cuda().is_err());
+/// assert_eq!(a.as_mut_ptr().cast_const(), a.as_view().as_ptr());
 /// # Ok::<(), cai_dlpack::Error>(())
 /// ```
 pub struct ViewMut<'a, T> {

@@ -24,7 +24,7 @@ use crate::view::{
 ///
 /// ```no_run
 /// use std::sync::Arc;
-/// use cai_dlpack::view::View;
+/// use cai_dlpack::view::{ReturnEdge, View};
 /// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 ///
 /// fn launch(kernel: &CudaFunction, a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<(), cai_dlpack::Error> {
@@ -34,7 +34,18 @@ use crate::view::{
 ///     guard.finish()?;
 ///     Ok(())
 /// }
-/// # let _ = launch;
+///
+/// /// The address by itself, for a launch that does not go through cudarc's builder.
+/// fn by_address(a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<(), cai_dlpack::Error> {
+///     let guard = a.on(stream)?;
+///     let (first, elements) = (guard.device_ptr(), guard.view().len());
+///     println!("{elements} elements at {first:#x}, on device {}", guard.stream().context().ordinal());
+///     if guard.return_edge() == ReturnEdge::Unknown {
+///         println!("the producer names no stream: order its next write by yourself");
+///     }
+///     Ok(())
+/// }
+/// # let _ = (launch, by_address);
 /// ```
 ///
 /// Enqueue the work that uses the data on this stream, and on no other, before the drop. Both edges are
@@ -151,6 +162,20 @@ impl<'a, T: Element> View<'a, T> {
     /// # Errors
     /// `view-device` for memory of the CPU, `stream-device` for a stream of another device; what
     /// [`CaiView::consume`] refuses.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use cai_dlpack::{Error, view::View};
+    /// use cudarc::driver::CudaStream;
+    ///
+    /// fn download(a: View<'_, f32>, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Error> {
+    ///     let mut there = a.cuda()?.on(stream)?; // the stream waits for the data
+    ///     let copied = stream.clone_dtoh(&there.as_slice()?)?;
+    ///     there.finish()?; // the producer's stream waits for the copy
+    ///     Ok(copied)
+    /// }
+    /// # let _ = download;
+    /// ```
     pub fn on<'s>(self, stream: &'s Arc<CudaStream>) -> Result<StreamGuard<'s, Self>, Error> {
         StreamGuard::new(self, stream)
     }
@@ -161,6 +186,21 @@ impl<'a, T: Element> ViewMut<'a, T> {
     ///
     /// # Errors
     /// As [`View::on`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use cai_dlpack::{CaiView, Error};
+    /// use cudarc::driver::CudaStream;
+    ///
+    /// /// The view is ready where its last writer left it: its next user waits for the fill.
+    /// fn clear(view: &mut CaiView, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    ///     let mut there = view.typed_mut::<f32>()?.on(stream)?;
+    ///     stream.memset_zeros(&mut there.as_slice()?)?;
+    ///     there.finish()?;
+    ///     Ok(())
+    /// }
+    /// # let _ = clear;
+    /// ```
     pub fn on<'s>(self, stream: &'s Arc<CudaStream>) -> Result<StreamGuard<'s, Self>, Error> {
         StreamGuard::new(self, stream)
     }

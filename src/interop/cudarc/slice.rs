@@ -22,6 +22,20 @@ use crate::view::{CaiView, Element, Owner, ViewMut, check_len, extents};
 /// On the guard's stream cudarc's functions enqueue nothing but their work. On another stream they wait
 /// for the guard's first, and the host waits for them when they are done, as cudarc knows no other way
 /// to be asked back: use the guard's stream.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use cai_dlpack::{Error, view::{View, ViewMut}};
+/// use cudarc::driver::CudaStream;
+///
+/// /// Both are foreign arrays.
+/// fn copy(from: View<'_, f32>, to: ViewMut<'_, f32>, stream: &Arc<CudaStream>) -> Result<(), Error> {
+///     let (mut from, mut to) = (from.on(stream)?, to.on(stream)?);
+///     stream.memcpy_dtod(&from.as_slice()?, &mut to.as_slice()?)?;
+///     Ok(())
+/// }
+/// # let _ = copy;
+/// ```
 #[derive(Debug)]
 pub struct StreamSlice<'g, 's, V: Consume>(&'g mut StreamGuard<'s, V>);
 

@@ -13,6 +13,12 @@ use super::typestr::TypeStr;
 /// assert_eq!((dtype, dtype.name(), dtype.itemsize()), (DType::F32, "float32", Some(4)));
 /// assert_eq!(DType::from_name("float8_e4m3fn"), Some(DType::F8_E4M3FN));
 /// assert!(DType::F8_E4M3FN.typestr().is_err()); // NumPy has no typestr for it
+///
+/// // Two lanes of four bits share a byte; a complex number is aligned as one half of it.
+/// let pair = DType::from_dlpack(code::FLOAT4_E2M1FN, 4, 2)?;
+/// assert_eq!((pair.code(), pair.bits(), pair.lanes()), (code::FLOAT4_E2M1FN, 4, 2));
+/// assert!(pair.is_sub_byte() && pair.element_bits() == 8);
+/// assert_eq!((DType::C64.itemsize(), DType::C64.align()), (Some(8), 4));
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,6 +5,14 @@ use std::fmt;
 use crate::protocol::rule::Rule;
 
 /// The kinds of NumPy's array interface.
+///
+/// ```
+/// use cai_dlpack::protocol::dtype::{Kind, TypeStr};
+///
+/// let dates = TypeStr::parse_any_order("<M8[ns]")?;
+/// assert_eq!((dates.kind(), dates.kind().letter()), (Kind::DateTime, 'M'));
+/// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -110,10 +118,16 @@ impl Kind {
 ///
 /// let typestr = TypeStr::parse("|u1")?;
 /// assert_eq!((typestr.kind(), typestr.itemsize()), (Kind::UInt, 1));
-/// assert_eq!(typestr.to_dtype()?, DType::U8);
+/// assert_eq!((typestr.to_dtype()?, typestr.as_str()), (DType::U8, Some("|u1")));
 ///
 /// let refused = TypeStr::parse("|O8")?.to_dtype().unwrap_err();
 /// assert_eq!(refused.rule().id(), "typestr-object");
+///
+/// # let (native, other) = if cfg!(target_endian = "little") { ("<c8", ">c8") } else { (">c8", "<c8") };
+/// // ">c8", where it is not this machine's order.
+/// let swapped = TypeStr::parse_any_order(other)?;
+/// assert!(swapped.is_swapped() && !TypeStr::parse(native)?.is_swapped());
+/// assert_eq!((swapped.bits(), swapped.align()), (64, 4));
 /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

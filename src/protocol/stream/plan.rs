@@ -7,6 +7,16 @@ use crate::protocol::rule::{Field, Rule, Violation};
 
 /// The way in which the library orders by default. An explicit request (`v.synchronize()`,
 /// `stream="host"`) uses [`SyncPolicy::Event`] under any policy.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Plan, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// let (there, here) = (Stream::from_raw(0x70), Request::Stream(Stream::from_raw(0x90)));
+/// let by = |policy| plan(&Situation::new(there, here, policy));
+/// assert!(matches!(by(SyncPolicy::Event), Plan::Event { .. }));
+/// assert!(matches!(by(SyncPolicy::Host), Plan::HostWait { .. }));
+/// assert!(matches!(by(SyncPolicy::None), Plan::Nothing(_)));
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum SyncPolicy {
@@ -48,6 +58,17 @@ pub enum Capture {
 }
 
 /// The facts that the order depends on.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Plan, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// // The per-thread default stream of another thread has the number of this thread's own.
+/// let own = Stream::PerThreadDefault;
+/// let mut situation = Situation::new(own, Request::Stream(own), SyncPolicy::Event);
+/// assert!(matches!(plan(&situation), Plan::Nothing(_)));
+/// situation.ready_on_other_thread = true;
+/// assert!(matches!(plan(&situation), Plan::Refuse(_)));
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Situation {
@@ -102,6 +123,14 @@ impl Situation {
 }
 
 /// The reason for a plan; `Display` writes a sentence for `explain`.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Plan, Reason, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// let situation = Situation::new(Stream::None, Request::Host, SyncPolicy::Event);
+/// assert_eq!(plan(&situation), Plan::Nothing(Reason::ReadyEverywhere));
+/// assert_eq!(Reason::ReadyEverywhere.sentence(), "the data is ready; there is no stream to wait for");
+/// ```
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -158,6 +187,18 @@ impl fmt::Display for Reason {
 }
 
 /// The decision: what waits for what.
+///
+/// ```
+/// use cai_dlpack::protocol::stream::{Plan, Request, Situation, Stream, SyncPolicy, plan};
+///
+/// let (there, here) = (Stream::from_raw(0x70), Stream::from_raw(0x90));
+/// match plan(&Situation::new(there, Request::Stream(here), SyncPolicy::Event)) {
+///     Plan::Event { record, wait, .. } => assert_eq!((record, wait), (there, here)),
+///     Plan::HostWait { stream, .. } => println!("wait for {stream}"),
+///     Plan::Refuse(why) => println!("{why}"),
+///     other => println!("{other}"),
+/// }
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Plan {

@@ -86,6 +86,16 @@ meetings! {
     /// which cannot be imported again. A signal handler that raises ends it, as
     /// `KeyboardInterrupt`. An argument that is kept after its call (in a `#[pyclass]`) is waited for until that is dropped, if
     /// ever: keep [`into_cai`](super::In::into_cai).
+    ///
+    /// ```
+    /// use cai_dlpack::python::{ANY, InOut, Wait};
+    ///
+    /// /// Of any number of axes, which then stands before it.
+    /// fn elements(out: &InOut<f32, ANY, Wait>) -> usize {
+    ///     out.len()
+    /// }
+    /// # let _ = elements;
+    /// ```
     Wait => Waits;
     /// The call goes on beside others of such arguments: the streams alone keep them apart. It waits for all else, as [`Wait`].
     /// See [`WhenInUse`].

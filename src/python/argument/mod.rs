@@ -69,6 +69,23 @@ pub use rank::{ANY, Extents, Rank};
 /// }
 /// ```
 ///
+/// It tells of the array what a view of it does, and is kept or returned as a [`CaiView`]:
+///
+/// ```no_run
+/// use cai_dlpack::CaiView;
+/// use cai_dlpack::python::In;
+/// use pyo3::prelude::*;
+///
+/// /// The array, if its rows lie apart and on a GPU, and its producer has told on which stream it works.
+/// #[pyfunction]
+/// fn apart(a: In<f32, 2>) -> Option<CaiView> {
+///     let ([_, columns], [row, _]) = (a.shape(), a.elem_strides());
+///     let is_apart = !a.is_empty() && row != columns as isize;
+///     let is_known = !a.device().is_host_readable() && a.cai().producer().is_some();
+///     (is_apart && is_known).then(|| a.into_cai())
+/// }
+/// ```
+///
 /// It is taken by value: PyO3 has no `&In`.
 ///
 /// `W` is what is done while another thread's call writes to the memory: [`Refuse`], unless the signature has another
@@ -86,6 +103,26 @@ pub struct In<T, const N: usize = ANY, W: WhenInUse = Refuse> {
 /// An array argument of `N` axes and elements of type `T`, which the function writes.
 ///
 /// It owns a view of the caller's array, and lends it as [`ViewMut`](crate::view::ViewMut). `T`, `N` and `W` are as for [`In`].
+///
+/// ```no_run
+/// use cai_dlpack::CaiView;
+/// use cai_dlpack::python::InOut;
+/// use pyo3::prelude::*;
+///
+/// /// Sets the elements to 0 if they are the host's, and hands the array back: the argument's borrow ends.
+/// #[pyfunction]
+/// fn zero(mut out: InOut<f32, 2>) -> PyResult<CaiView> {
+///     println!("{} of shape {:?}, strides {:?}", out.cai(), out.shape(), out.elem_strides());
+///     if out.device().is_host_readable() && !out.is_empty() {
+///         let before = out.view().copy_to_vec()?;
+///         assert_eq!(before.len(), out.len());
+///         let mut elements = out.view_mut().named("out").c_order()?;
+///         // SAFETY: the array is there, and the caller does not let other threads or a GPU use it meanwhile.
+///         unsafe { elements.host_slice_mut() }?.fill(0.0);
+///     }
+///     Ok(out.into_cai())
+/// }
+/// ```
 ///
 /// # Errors
 /// As [`In`]; `BufferError` for a read-only array (`read-only-writer`), for one of which two indices address one

@@ -30,6 +30,20 @@ pub enum Rank<const N: usize> {}
 
 /// What the extents of an array of so many axes are: `[usize; N]` up to 16 axes, and `&[usize]` if the signature leaves their
 /// number open. It cannot be implemented for others; [`Rank`] has an example.
+///
+/// ```
+/// use cai_dlpack::python::{ANY, Extents, In, Rank};
+///
+/// /// The number of rows, of which an array of any number of axes may have none.
+/// fn rows<const N: usize>(a: &In<f32, N>) -> Option<usize>
+/// where
+///     Rank<N>: Extents,
+/// {
+///     a.shape().as_ref().first().copied()
+/// }
+/// let of_any: fn(&In<f32, ANY>) -> Option<usize> = rows;
+/// # let _ = of_any;
+/// ```
 #[diagnostic::on_unimplemented(
     message = "there are no extents of an array of so many axes",
     note = "arguments of more than 16 axes have their extents in `view().shape()`",
