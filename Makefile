@@ -164,6 +164,9 @@ feature-sets: $(VENV)/.requirements simulator
 	    echo "cudarc/cuda-$$set" && cargo check --quiet --locked --package cai-dlpack --lib --target-dir $(TARGET)/feature-sets \
 	        --features cudarc,cudarc/cuda-$$set || exit 1; \
 	done
+	@mkdir -p $(LINKED)/lib && ln -sf $(abspath $(TARGET))/release/libcusim.so $(LINKED)/lib/libcuda.so
+	CUDA_HOME=$(LINKED) $(KIT) $(BIN)/python -m cai_conformance simulate -- cargo test --quiet --locked --package cai-dlpack \
+	    --test rust --features cudarc,cudarc/dynamic-linking cudarc_
 
 # Advisories are not looked at here, as their database is reached over the network only:
 # `make deny DENY='advisories bans licenses sources'` asks all.
