@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::thread;
 
 use cai_dlpack::CaiView;
 use cai_dlpack::interop::cudarc::context;
@@ -26,6 +27,12 @@ struct Before(Option<CUcontext>);
 impl Before {
     fn now() -> Self {
         Self(ctx::get_current().ok().flatten())
+    }
+
+    /// As [`now`](Self::now); on a thread that has no context, the one that is made current stays: cubecl's own waits need
+    /// one, also those that the caller makes afterwards.
+    fn if_any() -> Option<Self> {
+        Some(Self::now()).filter(|before| before.0.is_some())
     }
 }
 
@@ -70,8 +77,7 @@ pub unsafe fn view_of<T: Element>(
     device: &CudaDevice,
     shape: &[i64],
 ) -> Result<CaiView, Box<dyn Error>> {
-    // Stays current: cubecl's own waits need one on this thread.
-    let context = context(device.index)?;
+    let (_before, context) = opened(device)?;
     let client = CudaRuntime::client(device);
     let resource = client.get_resource(handle.clone())?;
     let on = Device::cuda(i32::try_from(device.index)?);
@@ -99,7 +105,8 @@ pub unsafe fn view_of<T: Element>(
 /// A copy of a view as memory of cubecl, which has no handles of foreign memory. The host waits for the copy.
 ///
 /// # Errors
-/// A view without elements, not in C order, or not in memory of the device; those of cubecl and of the driver.
+/// A view without elements, not in C order, or not in memory of the device, before memory is taken for it; those of cubecl and
+/// of the driver.
 pub fn handle_of<T: Element + DeviceRepr>(
     view: &View<'_, T>,
     device: &CudaDevice,
@@ -107,24 +114,41 @@ pub fn handle_of<T: Element + DeviceRepr>(
     if view.is_empty() {
         return Err("cubecl has no memory of 0 bytes".into());
     }
-    // Stays current: cubecl's own waits need one on this thread.
-    let context = context(device.index)?;
+    let (_before, context) = opened(device)?;
     let client = CudaRuntime::client(device);
-    // Stays if the copy may still run.
-    let handle = ManuallyDrop::new(client.empty(size_of::<T>() * view.len()));
-    let resource = client.get_resource((*handle).clone())?;
-    // cubecl may still work with the memory, for those who had it before.
-    all_work(&client, &context)?;
     let stream = context.new_stream()?;
     let mut there = view.clone().c_order()?.on(&stream)?;
+    let elements = there.as_slice()?;
+    let handle = client.empty(size_of::<T>() * view.len());
+    let resource = client.get_resource(handle.clone())?;
+    // New memory is there, and used memory free, in the order of a stream of cubecl's: this comes after it.
+    all_work(&client, &context)?;
+    // Stays if the copy may still run.
+    let handle = ManuallyDrop::new(handle);
     // SAFETY: cubecl has allocated so many bytes, which the handle keeps, and nothing works with them; any bytes are a `T`.
     let copy = unsafe { stream.upgrade_device_ptr::<T>(resource.resource().ptr, view.len()) };
-    let mut copy = ManuallyDrop::new(copy); // cubecl frees it
-    let copied = stream.memcpy_dtod(&there.as_slice()?, &mut *copy);
+    // Not dropped, which would free cubecl's memory.
+    let mut copy = ManuallyDrop::new(copy);
+    let copied = stream.memcpy_dtod(&elements, &mut *copy);
     stream.synchronize()?;
+    // What cudarc has made for it goes: two events, and a count of the stream.
+    ManuallyDrop::into_inner(copy).leak();
     let handle = ManuallyDrop::into_inner(handle);
+    drop(elements);
     there.finish()?;
     Ok(copied.map(|()| handle)?)
+}
+
+/// Opens a device and makes its context current. The first value leaves the caller's as it was, if there was one: it must end
+/// after the context, whose end makes it current once more.
+fn opened(device: &CudaDevice) -> Result<(Option<Before>, Arc<CudaContext>), Box<dyn Error>> {
+    // First, as cudarc panics without a driver; and on another thread, as it makes the context current.
+    let open = || context(device.index);
+    let context = thread::scope(|scope| scope.spawn(open).join());
+    let context = context.map_err(|_| "cudarc panicked as it opened the device")??;
+    let before = Before::if_any();
+    context.bind_to_thread()?;
+    Ok((before, context))
 }
 
 /// Waits for what this thread has told cubecl to do, and for what others have: cubecl has a stream for each thread, whose
