@@ -227,7 +227,7 @@ def test_without_the_package_an_error_is_named_by_its_own_module(tmp_path: Path)
 
 
 def test_a_package_that_is_imported_later_shares_its_class(tmp_path: Path) -> None:
-    """The first error is of the extension's own class, which a user may have by name: both names catch the later ones."""
+    """The first error is of the extension's own class, which a user may have by name: both catch the later ones."""
     run(
         """
         package = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cai_dlpack"}
