@@ -21,6 +21,7 @@ The budgets are those of docs/performance.md.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -49,6 +50,8 @@ SLACK = 1.02
 PLACES = {"bridge": ("_core.",), "CPython": ("libpython", "python"), "bench": ("floor.",)}
 #: The two builds of floor.c: with and without the checks.
 FLOORS = {"floor": 0, "floor_checked": 1}
+#: An empty library of the name of CUDA's driver.
+CUDA = "libcuda.so.empty"
 
 
 class Conversion(NamedTuple):
@@ -178,8 +181,17 @@ def hand_overs() -> dict[str, Workload]:
     return {label: Workload(function, (array,)) for label, function in functions.items()}
 
 
+def load_cuda() -> None:
+    """Loads a library of the name of CUDA's driver, as processes with CUDA's arrays have: one without it looks for
+    ROCm's at each number of a device."""
+    import floor
+
+    ctypes.CDLL(str(Path(floor.__file__).with_name(CUDA)))
+
+
 def measure() -> None:
     """Runs every workload; callgrind writes one part of its output for each."""
+    load_cuda()
     run(workloads())
     # After the others, so that these libraries are not in the process while those are counted.
     run(hand_overs())
@@ -207,6 +219,7 @@ def build(folder: Path, *macros: str) -> None:
     for name, checked in FLOORS.items():
         defined = [f"-DFLOOR={name}", f"-DCHECKED={checked}"]
         subprocess.run([*command, *defined, str(source), "-o", str(folder / f"{name}.so")], check=True)
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", str(folder / CUDA)], check=True)
 
 
 def profiles(

@@ -5,6 +5,7 @@ Each case runs in a process without a CUDA driver, as on AMD's machines; `libamd
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,43 @@ for device in ((10, 0), "rocm:3"):
         if function != "cd.explain"
     )
     assert run(body, hip).stdout.split() == ["rocm-device"] * 2 * (len(IMPORTS) - 1)
+
+
+def test_a_number_is_refused_from_when_rocm_is_loaded_on(hip: str) -> None:
+    """Whoever imports its library of HIP after the first call is not told CUDA's memory from then on."""
+    body = f"""
+assert cd.view(cai(), device_id=0).device == (2, 0)
+ctypes.CDLL({hip!r})
+print(rule(cd.view, cai(), device_id=0), rule(cd.to_dlpack, cai(), device_id=0))
+"""
+    assert run(body).stdout.split() == ["rocm-device", "rocm-device"]
+
+
+def test_a_process_that_has_cudas_driver_is_one_of_cuda(hip: str, tmp_path: Path) -> None:
+    """Whatever is loaded after, and what is loaded is not read at each call."""
+    cuda = tmp_path / "libcuda.so.stand-in"
+    shutil.copy(hip, cuda)
+    body = f"""
+ctypes.CDLL({str(cuda)!r})
+assert cd.view(cai(), device_id=0).device == (2, 0)
+ctypes.CDLL({hip!r})
+assert cd.view(cai(), device_id=0).device == (2, 0)
+"""
+    run(body)
+    counted = """
+import time
+def seconds(call):
+    start = time.perf_counter()
+    for _ in range(2000):
+        call()
+    return time.perf_counter() - start
+array = cai()
+{load}
+cd.view(array, device_id=0)
+assert seconds(lambda: cd.view(array, device_id=0)) < seconds(lambda: open("/proc/self/maps").read()) / 2
+"""
+    run(counted.format(load=""))
+    run(counted.format(load=f"ctypes.CDLL({str(cuda)!r})"))
 
 
 def test_without_a_device_the_advice_is_to_name_the_platform(hip: str) -> None:

@@ -29,6 +29,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
+pub(super) use library::loads;
+
 use super::ipc::{EventHandle, MemoryHandle, Uuid};
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,

@@ -8,39 +8,66 @@
 //! crashes on (cupy #4458).
 
 use std::fs;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::cuda::loads;
 
 /// Linux's list of the files that are loaded.
 const LOADED: &str = "/proc/self/maps";
 
-/// Whether HIP is loaded and CUDA's driver is not: found out once, by what is loaded at the first question.
+const UNKNOWN: u8 = 2;
+
+/// What is known, which then stays. Not a cell of the standard library: of one that another thread was filling, a forked
+/// child would wait for ever.
+static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// How many libraries the process had loaded when neither was found among them; 0 if that was not counted.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether HIP is loaded and CUDA's driver is not: known from the first of the two that is found loaded.
 ///
-/// Elsewhere than on Linux it is not known, and false.
+/// Of a process that has neither, what it has loaded since is looked at. Elsewhere than on Linux it is not known, and
+/// false.
+#[inline]
 pub(crate) fn is_rocm() -> bool {
-    const UNKNOWN: u8 = 2;
-    // Not a cell of the standard library: of one that another thread was filling, a forked child would wait for ever.
-    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
     match FOUND.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let found = fs::read_to_string(LOADED).is_ok_and(|maps| has_only_rocm(&maps));
-            let kept = FOUND.compare_exchange(
-                UNKNOWN,
-                u8::from(found),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            kept.map_or_else(|first| first == 1, |_| found)
-        }
+        UNKNOWN => look(),
         known => known == 1,
     }
 }
 
-fn has_only_rocm(maps: &str) -> bool {
+#[cold]
+fn look() -> bool {
+    // Before the list is read: what another thread loads meanwhile counts as loaded since.
+    let loads = loads();
+    if loads != 0 && loads == LOOKED_AT.load(Ordering::Relaxed) {
+        return false;
+    }
+    let found = fs::read_to_string(LOADED).map_or(Some(false), |maps| has_only_rocm(&maps));
+    let Some(found) = found else {
+        LOOKED_AT.store(loads, Ordering::Relaxed);
+        return false;
+    };
+    let kept = FOUND.compare_exchange(
+        UNKNOWN,
+        u8::from(found),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
+    kept.map_or_else(|first| first == 1, |_| found)
+}
+
+/// `None` if neither is loaded, and either may be.
+fn has_only_rocm(maps: &str) -> Option<bool> {
     let has = |library: &str| {
         let mut names = maps.lines().filter_map(|line| line.rsplit('/').next());
         names.any(|name| name.starts_with(library))
     };
-    has("libamdhip64.so") && !has("libcuda.so")
+    match (has("libamdhip64.so"), has("libcuda.so")) {
+        (_, true) => Some(false),
+        (true, false) => Some(true),
+        (false, false) => None,
+    }
 }
 
 #[cfg(test)]
@@ -50,13 +77,16 @@ mod tests {
     use super::has_only_rocm;
 
     #[rstest]
-    #[case("", false)]
-    #[case("7f0-7f1 r--p 0 00:00 0 /opt/rocm/lib/libamdhip64.so.6.2", true)]
-    #[case("7f0-7f1 r--p 0 00:00 0 /usr/lib/libcuda.so.1", false)]
-    #[case("a /usr/lib/libamdhip64.so\nb /usr/lib/libcuda.so.580.65.06", false)]
-    #[case("a /usr/lib/libamdhip64.so\nb /usr/lib/libcudart.so.12", true)]
-    #[case("a /libamdhip64.so/other", false)]
-    fn rocm_without_cuda(#[case] maps: &str, #[case] expected: bool) {
+    #[case("", None)]
+    #[case("7f0-7f1 r--p 0 00:00 0 /opt/rocm/lib/libamdhip64.so.6.2", Some(true))]
+    #[case("7f0-7f1 r--p 0 00:00 0 /usr/lib/libcuda.so.1", Some(false))]
+    #[case(
+        "a /usr/lib/libamdhip64.so\nb /usr/lib/libcuda.so.580.65.06",
+        Some(false)
+    )]
+    #[case("a /usr/lib/libamdhip64.so\nb /usr/lib/libcudart.so.12", Some(true))]
+    #[case("a /libamdhip64.so/other", None)]
+    fn rocm_without_cuda(#[case] maps: &str, #[case] expected: Option<bool>) {
         assert_eq!(has_only_rocm(maps), expected);
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn may_be_loaded() -> bool {
 
 /// Counts the libraries that the process has loaded so far; 0 if the platform does not.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-fn loads() -> u64 {
+pub(in crate::driver) fn loads() -> u64 {
     use std::ffi::{c_int, c_void};
 
     unsafe extern "C" fn count_loads(
@@ -54,7 +54,7 @@ fn loads() -> u64 {
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
-const fn loads() -> u64 {
+pub(in crate::driver) const fn loads() -> u64 {
     0
 }
 
