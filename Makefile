@@ -305,8 +305,8 @@ torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 # What takes a view and asks for no stream, and its pairs of the matrix.
 readers: $(READERS)/.package simulator
 	$(call simulated,$(READERS)) -m pytest -p conformance.tests.conftest conformance/readers
-	$(call simulated,$(READERS)) -m conformance.matrix.run --room device --target readers --name matrix-readers \
-	    --only numba-cuda,cuda-core,cuda-cccl,kvikio-cu13,ucxx-cu13,nvidia-cutlass-dsl $(if $(KEEP),--keep)
+	$(call simulated,$(READERS)) -m conformance.matrix.run --target readers --name matrix-readers \
+	    --only numpy,numba-cuda,cuda-core,cuda-cccl,kvikio-cu13,ucxx-cu13,nvidia-cutlass-dsl $(if $(KEEP),--keep)
 
 # What carries views between processes, and is too large for `make test`.
 reach: $(REACH)/.package simulator

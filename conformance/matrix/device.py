@@ -245,9 +245,9 @@ def read_jax(array: Any) -> Seen:
 
 
 def read_argument(argument: silent.Argument) -> Seen:
-    ptr, shape, strides, typestr, itemsize = argument
+    ptr, shape, strides, _, itemsize = argument
     found = gather(ptr, shape, strides or np.empty(shape, f"V{itemsize}").strides, itemsize)
-    return ptr, found, np.dtype(typestr).name if typestr[1] in "biufc" and typestr[2:] != "1" else None
+    return ptr, found, silent.name_of(argument)
 
 
 READERS: dict[str, Callable[[Any], Seen]] = {
@@ -261,7 +261,7 @@ READERS: dict[str, Callable[[Any], Seen]] = {
     "cuda-cccl": read_argument,
     "kvikio-cu13": read_argument,
     "ucxx-cu13": read_argument,
-    "nvidia-cutlass-dsl": lambda tensor: read_argument(silent.cute(tensor, -(-tensor.element_type.width // 8))),
+    "nvidia-cutlass-dsl": lambda tensor: read_argument(silent.read_cute(tensor)),
     "cupy-cuda13x": read_cupy,
     "torch": read_torch,
     "jax": read_jax,

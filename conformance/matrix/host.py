@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
 
+from conformance.matrix import silent
 from conformance.matrix.calls import Consume, Key, Seen, consumers
 from conformance.matrix.cells import EXTRA, NotMade
 
@@ -60,10 +61,15 @@ def elements(taken: cd.CaiView) -> bytes:
     """The elements of a view of host memory, in C order, one by one."""
     assert taken.itemsize is not None
     assert taken.byte_strides is not None
+    return gather(taken.ptr, taken.shape, taken.byte_strides, taken.itemsize)
+
+
+def gather(pointer: int, shape: Sequence[int], byte_strides: Sequence[int], itemsize: int) -> bytes:
+    """Reads the elements in C order, one by one, at the address and strides that a consumer reports."""
     found = b""
-    for index in itertools.product(*(range(extent) for extent in taken.shape)):
-        offset = sum(place * step for place, step in zip(index, taken.byte_strides, strict=True))
-        found += ctypes.string_at(taken.ptr + offset, taken.itemsize)
+    for index in itertools.product(*(range(extent) for extent in shape)):
+        offset = sum(place * step for place, step in zip(index, byte_strides, strict=True))
+        found += ctypes.string_at(pointer + offset, itemsize)
     return found
 
 
@@ -213,6 +219,11 @@ def read_mpi(sent: Sent) -> Seen:
     return memory.address, bytes(memory.tobytes()), None
 
 
+def read_argument(argument: silent.Argument) -> Seen:
+    found = gather(argument.ptr, argument.shape, argument.strides or (), argument.itemsize)
+    return argument.ptr, found, silent.name_of(argument)
+
+
 READERS: dict[str, Callable[[Any], Seen]] = {
     "numpy": read_numpy,
     "array-api-strict": read_strict,
@@ -225,6 +236,9 @@ READERS: dict[str, Callable[[Any], Seen]] = {
     "tensorflow-cpu": read_tensorflow,
     "torch": read_tensor,
     "warp-lang": read_warp,
+    "kvikio-cu13": read_argument,
+    "ucxx-cu13": read_argument,
+    "nvidia-cutlass-dsl": lambda tensor: read_argument(silent.read_cute(tensor)),
 }
 
 
@@ -252,5 +266,5 @@ def given_mpi() -> dict[str, Any]:
     return {"comm": types.SimpleNamespace(Send=Sent)}
 
 
-GIVEN: dict[str, Callable[[], dict[str, Any]]] = {"warp-lang": given_warp, "mpi4py": given_mpi}
+GIVEN: dict[str, Callable[[], dict[str, Any]]] = {"warp-lang": given_warp, "mpi4py": given_mpi, **silent.GIVEN}
 CONSUMERS: dict[Key, Consume] = consumers(1, READERS, GIVEN)

@@ -26,10 +26,12 @@ ABSENT = {
     "cupy-cuda13x": "needs a GPU: its runtime asks the driver for private tables",
 }
 
+NEEDS = {"nvidia-cupynumeric": "needs the runtime of Legate"}
+
 # Partners without a case: nothing that they do was run.
 CASES = {name for _, producers, consumers in LIBRARIES for name in [*producers, *consumers]}
 ELSEWHERE = {
-    name: "tests of its own call it" if row["checked"] == "test" else "needs a GPU"
+    name: "tests of its own call it" if row["checked"] == "test" else NEEDS.get(name, "needs a GPU")
     for name, row in PARTNERS.items()
     if name not in CASES
 }

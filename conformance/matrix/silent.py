@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Argument(NamedTuple):
     """An argument, as a library sees it."""
@@ -34,12 +36,15 @@ def compute(view: Any) -> Argument:
 
 
 def array_of(module: str, view: Any) -> Argument:
-    """What KvikIO and UCXX read, by the same class. UCXX does not look whether elements lie side by side."""
+    """What KvikIO and UCXX read, by the same class: the interface, or a buffer of what has none, whose types they do
+    not look at. UCXX does not look whether elements lie side by side."""
     found = importlib.import_module(f"{module}._lib.arr").Array(view)
-    assert found.cuda
+    interface = getattr(view, "__cuda_array_interface__", None)
+    assert found.cuda == (interface is not None)
     if not (found.c_contiguous or found.f_contiguous):
         raise ValueError(f"{module}: not contiguous")
-    interface = view.__cuda_array_interface__
+    if interface is None:
+        return Argument(found.ptr, found.shape, found.strides, f"|V{found.itemsize}", found.itemsize)
     return Argument(found.ptr, found.shape, interface["strides"], interface["typestr"], found.itemsize)
 
 
@@ -56,3 +61,14 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "ucxx-cu13": lambda: {"endpoint": SimpleNamespace(send=lambda view: array_of("ucxx", view))},
 }
 NAMES = (*GIVEN, "nvidia-cutlass-dsl")
+
+
+def read_cute(tensor: Any) -> Argument:
+    """What CuTe DSL's `from_dlpack` has made of a tensor whose items are told by its own type."""
+    return cute(tensor, -(-tensor.element_type.width // 8))
+
+
+def name_of(argument: Argument) -> str | None:
+    """NumPy's name of the items; None for what has no type."""
+    typestr = argument.typestr
+    return np.dtype(typestr).name if typestr[1] in "biufc" and typestr[2:] != "1" else None

@@ -40,7 +40,8 @@ def test_an_interface_with_a_stream_is_taken_by_it(machine: Machine) -> None:
     [
         (None, "a", "nothing to do", ()),
         ("a", "a", "nothing to do", ()),
-        ("a", -1, "nothing to do", ()),
+        ("a", -1, "nobody waits: the order is yours", ()),
+        (None, -1, "nothing to do: the data is ready", ()),
         (1, None, "nothing to do", ()),
         ("a", None, "the legacy default stream (1) waits for an event", ("cuEventRecord", "cuStreamWaitEvent")),
     ],
@@ -193,6 +194,35 @@ def test_every_partner_is_explained_under_all_its_names(row: dict[str, Any]) -> 
 @pytest.mark.parametrize("typed", ["pyarrow", "onnxruntime", "array-api-strict", "pylibraft", "xgboost", "DALI"])
 def test_the_partners_of_the_page_are_taken(typed: str) -> None:
     assert cd.explain(cd.view(np.arange(3)), to=typed).route == "view"
+
+
+@pytest.mark.parametrize("to", ["cutile", "cute", "mpi4py"])
+def test_a_consumer_that_asks_for_no_order_is_one_for_whom_nobody_waits(to: str, machine: Machine) -> None:
+    """A race is not told as "nothing to do", as ready data is."""
+    device = machine.device_memory(64)
+    pending = cd.explain(array(data=(device, False), stream=machine.stream()), to=to)
+    assert pending.order is not None and pending.order.startswith("nobody waits: the order is yours")
+    assert pending.driver_calls == ()
+    assert "pass v.on(s)" in str(pending) or "pass v.synchronize()" in str(pending)
+    ready = cd.explain(array(data=(device, False)), to=to)
+    assert ready.order is not None and ready.order.startswith("nothing to do: the data is ready")
+    with cd.policy(sync="none"):
+        told = cd.explain(array(data=(device, False), stream=machine.stream()), to="torch", stream=machine.stream())
+    assert told.order == 'nobody waits: the policy "none" leaves the order to the caller'
+
+
+@pytest.mark.parametrize("to", ["kvikio", "ucxx"])
+def test_memory_of_the_host_is_told_by_the_call_that_reads_it(to: str, machine: Machine) -> None:
+    """The same expression reads it by a buffer; the order is that of device memory alone."""
+    host = cd.explain(np.zeros(3), to=to)
+    assert (host.refused, host.dropped, host.driver_calls) == (None, None, ())
+    assert host.order is not None and host.order.startswith("nothing to do") and "advice" not in str(host)
+    device = cd.explain(array(data=(machine.device_memory(64), False), stream=machine.stream()), to=to)
+    assert device.call == host.call and device.refused is None
+    assert device.order is not None and device.order.startswith("nobody waits") and "advice" in str(device)
+    strided = cd.explain(np.zeros((4, 4))[:, ::2], to=to)
+    assert strided.refused is not None and any("copy=True" in remedy for remedy in strided.remedies)
+    assert "without a buffer format" in (cd.explain(np.zeros(3, ml_dtypes.bfloat16), to=to).refused or "")
 
 
 def test_an_unknown_consumer_is_refused_by_name() -> None:

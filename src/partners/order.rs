@@ -21,6 +21,11 @@ pub enum Order {
         /// The reason, a sentence.
         why: &'static str,
     },
+    /// No call is made, although the data may be pending: the order is the caller's.
+    Unordered {
+        /// The reason, a sentence.
+        why: &'static str,
+    },
     /// The dict names the stream that the data is ready on, which the consumer does not wait for.
     PassedOn {
         /// That stream.
@@ -62,7 +67,10 @@ impl Order {
     #[must_use]
     pub fn driver_calls(&self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Nothing { .. } | Self::PassedOn { .. } | Self::Refused(_) => Some(&[]),
+            Self::Nothing { .. }
+            | Self::Unordered { .. }
+            | Self::PassedOn { .. }
+            | Self::Refused(_) => Some(&[]),
             Self::Event { .. } => Some(&["cuEventRecord", "cuStreamWaitEvent"]),
             Self::HostWait {
                 stream: Stream::None,
@@ -84,8 +92,9 @@ impl Order {
 impl From<Plan> for Order {
     fn from(plan: Plan) -> Self {
         match plan {
-            Plan::Nothing(reason) => Self::Nothing {
-                why: reason.sentence(),
+            Plan::Nothing(reason) => match (reason.leaves_order(), reason.sentence()) {
+                (true, why) => Self::Unordered { why },
+                (false, why) => Self::Nothing { why },
             },
             Plan::Event {
                 record,
@@ -109,6 +118,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing { why } => write!(f, "nothing to do: {why}"),
+            Self::Unordered { why } => write!(f, "nobody waits: {why}"),
             Self::PassedOn { ready } => {
                 write!(f, "nobody waits: {ready} is passed on in the dict")
             }
@@ -162,6 +172,7 @@ impl Call {
                 Asks::For(Request::Stream(Stream::LegacyDefault))
             }
             Waits::Nobody if !is_cpu && !has_buffer => Asks::For(Request::NoSync),
+            Waits::Stream if is_on_host && self.looks_at_buffer => Asks::For(Request::Host),
             Waits::Stream if !is_cpu => stream.map_or(Asks::Unnamed, Asks::For),
             // It passes no stream, which for a device of ROCm means the default one.
             Waits::Host if platform == Platform::Rocm && self.reads == Reads::Dlpack => {
@@ -202,9 +213,7 @@ impl Call {
         policy: SyncPolicy,
         decide: impl Fn(Request, SyncPolicy) -> Result<Order, E>,
     ) -> Result<Order, E> {
-        let nothing = |reason: Reason| Order::Nothing {
-            why: reason.sentence(),
-        };
+        let nothing = |reason| Order::from(Plan::Nothing(reason));
         let why = "the consumer waits for the stream in the dict";
         Ok(match (asks, self.waits, stream) {
             (Asks::For(request), ..) => match (decide(request, policy), self.asks_next(array)) {
@@ -275,8 +284,8 @@ pub(crate) fn unstated<E>(
             (Order::Refused(why), _) => Order::Refused(why),
             (work, Order::Refused(why)) if why.rule() == Rule::CaptureLegacy => work,
             (_, Order::Refused(why)) => Order::Refused(why),
-            (Order::Nothing { .. }, legacy) => legacy,
-            (work, Order::Nothing { .. }) => work,
+            (Order::Nothing { .. } | Order::Unordered { .. }, legacy) => legacy,
+            (work, Order::Nothing { .. } | Order::Unordered { .. }) => work,
             (work, legacy) => Order::Both(Box::new([work, legacy])),
         },
     )

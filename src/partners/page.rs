@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Call, Checked, Fault, HandOver, Mutability, PARTNERS, Partner, Producer, Remedy, Silence, find,
+    Call, Checked, Fault, HandOver, Mutability, Order, PARTNERS, Partner, Producer, Remedy,
+    Silence, find,
 };
 use crate::protocol::axes::{Axes, Source};
 use crate::protocol::descriptor::Descriptor;
@@ -59,7 +60,8 @@ fn each_producer() -> impl Iterator<Item = (&'static Partner, &'static Producer)
 fn calls() -> String {
     let rows = PARTNERS.iter().map(|partner| {
         let array_in = (partner.producer.as_ref()).map(|producer| format!("`{}`", producer.call));
-        let calls: Vec<_> = partner.takers().map(code).collect();
+        let mut calls: Vec<_> = partner.takers().map(code).collect();
+        calls.dedup();
         let is_read = partner.checked == Checked::Source;
         [
             if is_read {
@@ -235,17 +237,43 @@ fn remedy(to: &'static Partner, producer: &Producer) -> Option<Remedy> {
     remedies?.into_iter().next()
 }
 
-/// What a user writes.
-fn line(to: &'static Partner, remedy: Option<&Remedy>) -> String {
+/// What a user writes. `ordered` is the view to pass to a call for which nobody waits.
+fn line(to: &'static Partner, remedy: Option<&Remedy>, ordered: Option<&str>) -> String {
     let has_arrays = to.call.needs().is_none();
+    // Of the view, or of its copy.
+    let ready = |view: &str| match ordered {
+        Some(code) => code.replacen('v', view, 1),
+        None => view.to_owned(),
+    };
+    let of_array = ready("cd.view(array)");
     match remedy {
-        None if has_arrays => format!("`cd.to(array, \"{}\")`", to.name),
-        None => of_view(to.call.code),
+        None if has_arrays && ordered.is_none() => format!("`cd.to(array, \"{}\")`", to.name),
+        None if has_arrays => format!("`cd.to({of_array}, \"{}\")`", to.name),
+        None => of_view(to.call.code, &of_array),
         Some(remedy) => match remedy.argument {
-            Some(argument) if has_arrays => of_argument(to, argument),
-            _ => of_view(&remedy.code),
+            Some(argument) if has_arrays => of_argument(to, argument, ready),
+            Some(argument) => {
+                let changed = of_argument_alone(argument, ready);
+                of_view(to.call.code, &changed)
+            }
+            None => of_view(&remedy.code, "cd.view(array)"),
         },
     }
+}
+
+/// The view to pass to a call for which nobody waits, if some of the producer's arrays may be pending there.
+fn ordered(to: &'static Partner, producer: &Producer) -> Option<&'static str> {
+    let in_order = |call: &Call| call.ordered();
+    plans(to, producer).find_map(|(device, plan)| {
+        let copied = plan.refused.is_some() && device == DeviceType::CPU;
+        let is_pending = matches!(plan.order, Order::Unordered { .. } | Order::PassedOn { .. });
+        let call = to.call_of(Device::new(device, 0));
+        match copied {
+            // A copy is ready on the stream that has made it.
+            true => in_order(&to.call),
+            false => is_pending.then(|| in_order(call))?,
+        }
+    })
 }
 
 /// The row of a launch that takes arrays of a producer; memory of the host alone is no kernel's.
@@ -255,23 +283,52 @@ fn launch(to: &'static Partner, producer: &Producer) -> Option<[String; 4]> {
     producer.devices.iter().find(by_kernels)?;
     let kernel = format!("{}, a kernel of it", to.title);
     let happens = launch.waits.name().to_owned();
-    Some([kernel, of_view(launch.code), happens, String::new()])
+    Some([
+        kernel,
+        of_view(launch.code, "cd.view(array)"),
+        happens,
+        String::new(),
+    ])
 }
 
 /// The call of a view that is made for it.
-fn of_view(code: &str) -> String {
-    format!("`{}`", code.replace("(v", "(cd.view(array)"))
+fn of_view(code: &str, view: &str) -> String {
+    format!("`{}`", code.replace("(v", &format!("({view}")))
 }
 
 /// The call for an array that has to be presented otherwise, or copied.
-fn of_argument(to: &'static Partner, argument: &str) -> String {
+fn of_argument(to: &'static Partner, argument: &str, ready: impl Fn(&str) -> String) -> String {
     let name = to.name;
     match argument.strip_prefix("cd.view(v, ") {
         Some(keywords) => format!("`cd.to(array, \"{name}\", {keywords}`"),
         None => format!(
             "`cd.to({}, \"{name}\")`",
-            argument.replacen('v', "cd.view(array)", 1)
+            of_argument_alone(argument, ready)
         ),
+    }
+}
+
+/// The view that is presented otherwise, or the copy.
+fn of_argument_alone(argument: &str, ready: impl Fn(&str) -> String) -> String {
+    ready(
+        &argument
+            .replacen("(v", "(cd.view(array)", 1)
+            .replacen("v.", "cd.view(array).", 1),
+    )
+}
+
+/// What a caller's own order of the array does.
+fn in_order(ordered: &str, ready: Stream) -> String {
+    if ordered.ends_with(".synchronize()") {
+        return format!("the host waits for {ready}");
+    }
+    let stream = ordered.trim_start_matches("v.on(").trim_end_matches(')');
+    match (stream, ready) {
+        ("1", Stream::LegacyDefault) => {
+            format!("{ready} is the library's, too: nobody has to wait")
+        }
+        ("1", _) => format!("{} waits for an event on {ready}", Stream::LegacyDefault),
+        _ => format!("`{stream}` waits for an event on {ready}, unless it is that stream"),
     }
 }
 
@@ -281,7 +338,12 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
             (Some(refused), Some(remedy)) => format!("{refused}; this call {}", remedy.does),
             (Some(_), None) => plan.refusal().unwrap_or_default(),
             (None, _) if device == DeviceType::CPU => "nobody has to wait".to_owned(),
-            (None, _) => plan.order.to_string(),
+            (None, _) => match (&plan.order, plan.call.ordered()) {
+                (Order::Unordered { .. } | Order::PassedOn { .. }, Some(ordered)) => {
+                    in_order(ordered, ready(producer.silence))
+                }
+                (order, _) => order.to_string(),
+            },
         };
         let what = match plan.unknown {
             Some(_) => format!("{what}; not every build takes it"),
@@ -310,7 +372,7 @@ fn pairs() -> String {
         if by.contains("producer_stream") {
             let _ = writeln!(
                 text,
-                "It names no stream: pass `producer_stream=` to `cd.to`, too.\n"
+                "It names no stream: pass `producer_stream=` to `cd.to` or `cd.view`, too.\n"
             );
         }
         let others = PARTNERS.iter().filter(|to| to.name != from.name);
@@ -320,7 +382,7 @@ fn pairs() -> String {
             let remedy = remedy(to, producer);
             let call = [
                 to.title.to_owned(),
-                line(to, remedy.as_ref()),
+                line(to, remedy.as_ref(), ordered(to, producer)),
                 told(to, producer, remedy.as_ref()),
                 lost.join("; "),
             ];
@@ -436,8 +498,10 @@ fn no_page_shows_another_call() {
             else {
                 continue;
             };
-            let is_known =
-                |call: &Call| function(call.code).is_some_and(|(_, known)| known == function_of);
+            let is_known = |call: &Call| {
+                let known = function(call.code).map_or("", |(_, known)| known);
+                known == function_of || known == dotted
+            };
             if partner.calls().any(is_known) {
                 right += 1;
             } else {
@@ -456,12 +520,13 @@ fn no_page_shows_another_call() {
 }
 
 /// The files that pin the libraries of the tests.
-const PINS: [&str; 5] = [
+const PINS: [&str; 6] = [
     "conformance/requirements.txt",
     "conformance/matrix/requirements.txt",
     "conformance/matrix/pycuda.sh",
     "conformance/requirements-torch.txt",
     "conformance/requirements-readers.txt",
+    "conformance/requirements-reach.txt",
 ];
 
 #[test]

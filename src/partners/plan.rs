@@ -76,7 +76,8 @@ impl Partner {
         let (refused, remedies) = self.refusals(array, |_, _| None, |_, _| true);
         let platform = platform_of(array);
         let stream = stream.map(Request::from);
-        let asks = self.call.asks(array, stream, Stream::LegacyDefault);
+        let call = self.call_of(array.device());
+        let asks = call.asks(array, stream, Stream::LegacyDefault);
         let policy = SyncPolicy::Event;
         let decide = |request, policy| {
             let situation = Situation::new(ready, request, policy);
@@ -86,9 +87,9 @@ impl Partner {
             });
             Ok::<_, Infallible>(Order::from(plan))
         };
-        let Ok(order) = self.call.order(array, ready, stream, asks, policy, decide);
+        let Ok(order) = call.order(array, ready, stream, asks, policy, decide);
         HandOver {
-            call: &self.call,
+            call,
             order,
             unknown: self.unknown(array.device(), refused.is_some(), &remedies),
             refused,
@@ -104,7 +105,7 @@ impl Partner {
         remedies: &[Remedy],
     ) -> Option<String> {
         let device_type = match is_refused {
-            false => self.call.by_build(device),
+            false => self.call_of(device).by_build(device),
             true => remedies.iter().find_map(|remedy| remedy.by_build),
         }?;
         Some(format!(
@@ -128,7 +129,8 @@ impl Partner {
         };
         let keeps_lanes =
             |call: &Call| !call.drops.contains(&Drops::Lanes) || !Drops::Lanes.applies_to(array);
-        let Some(refused) = refusal(&self.call, array) else {
+        let preferred = self.call_of(array.device());
+        let Some(refused) = refusal(preferred, array) else {
             return (None, Vec::new());
         };
         let others = (self.more.iter())
@@ -145,20 +147,21 @@ impl Partner {
             });
         let changed = Change::IN_PLACE.iter().filter_map(|change| {
             let changed = change.of(array)?;
-            let is_taken = keeps_lanes(&self.call) && refusal(&self.call, &changed).is_none();
+            let call = self.call_of(changed.device());
+            let is_taken = keeps_lanes(call) && refusal(call, &changed).is_none();
             (is_taken && can(*change, &changed)).then(|| self.after(*change, &changed))
         });
         let mut remedies: Vec<_> = others.chain(changed).collect();
         // A copy does not help against a capture.
-        let may_copy = keeps_lanes(&self.call) && self.refusal(&self.call, array).is_some();
+        let may_copy = keeps_lanes(preferred) && self.refusal(preferred, array).is_some();
         if remedies.is_empty() && may_copy {
-            let changes = match self.device_refusal(&self.call, array.device()) {
+            let changes = match self.device_refusal(preferred, array.device()) {
                 Some(_) => &[Change::ToCpu, Change::ToCuda][..],
                 None => &[Change::InCOrder][..],
             };
             let copied = changes.iter().filter_map(|change| {
                 let copy = change.of(array)?;
-                let is_taken = self.refusal(&self.call, &copy).is_none();
+                let is_taken = self.refusal(self.call_of(copy.device()), &copy).is_none();
                 (is_taken && can(*change, &copy)).then(|| self.after(*change, &copy))
             });
             remedies.extend(copied);
@@ -168,19 +171,20 @@ impl Partner {
 
     /// The preferred call of an array that has been changed.
     fn after(&self, change: Change, changed: &Descriptor) -> Remedy {
+        let call = self.call_of(changed.device());
         Remedy {
-            code: self.call.code_of(change.code()),
+            code: call.code_of(change.code()),
             does: change.does(),
             argument: Some(change.code()),
-            by_build: self.call.by_build(changed.device()),
+            by_build: call.by_build(changed.device()),
         }
     }
 
     /// Why a call refuses all memory of a device, by the table.
     pub(crate) fn device_refusal(&self, call: &Call, device: Device) -> Option<String> {
         let (name, device_type) = (self.name, device.device_type);
-        let is_taken = call.devices.is_empty() || call.devices.contains(&device_type);
-        (!is_taken).then(|| format!("{name} takes no memory of device type {device_type}"))
+        (!call.takes(device))
+            .then(|| format!("{name} takes no memory of device type {device_type}"))
     }
 
     /// Why a call refuses an array, by the table.
@@ -192,7 +196,7 @@ impl Partner {
         let readable = match call.reads {
             Reads::Interface => array.check_interface().map(drop),
             // NumPy takes the types of ml_dtypes by `__array__`; of a buffer the row says what has none.
-            Reads::ArrayInterface | Reads::Buffer => Ok(()),
+            Reads::ArrayInterface | Reads::Buffer | Reads::View => Ok(()),
             Reads::Dlpack | Reads::Capsule | Reads::BufferOrDlpack => array.check_dlpack(),
         };
         if let Err(violation) = readable {

@@ -16,6 +16,8 @@ pub enum Reads {
     BufferOrDlpack,
     /// `__array_interface__`.
     ArrayInterface,
+    /// The attributes of the view itself: a function of this library.
+    View,
 }
 
 impl Reads {
@@ -29,6 +31,7 @@ impl Reads {
             Self::Buffer => "buffer",
             Self::BufferOrDlpack => "buffer or DLPack",
             Self::ArrayInterface => "array interface",
+            Self::View => "the view itself",
         }
     }
 }

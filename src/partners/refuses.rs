@@ -65,6 +65,8 @@ pub enum Refuses {
     UnevenOffset,
     /// Elements of which a buffer has no format.
     NoFormat,
+    /// Items of no whole number of bytes that do not lie in one piece.
+    BitGaps,
     /// These arrays, but for the element type of this name.
     Except(&'static str, &'static [Refuses]),
 }
@@ -121,6 +123,7 @@ impl Refuses {
             Self::UnevenOffset => (array.dtype().itemsize())
                 .is_some_and(|itemsize| !array.byte_offset().is_multiple_of(itemsize.into())),
             Self::NoFormat => array.dtype().format().is_none(),
+            Self::BitGaps => array.itemsize().is_none() && !is_contiguous(),
             Self::Except(name, refuses) => {
                 let mut refuses = refuses.iter();
                 array.type_name() != name && refuses.any(|refuses| refuses.applies_to(array, reads))
@@ -171,6 +174,9 @@ impl fmt::Display for Refuses {
                 "types without a buffer format: bfloat16, float8, complex32, elements smaller than a byte, types of \
                  more than one lane",
             ),
+            Self::BitGaps => {
+                f.write_str("items of no whole number of bytes that do not lie in one piece")
+            }
             Self::Except(name, refuses) => {
                 for refuses in *refuses {
                     write!(f, "{refuses}, ")?;

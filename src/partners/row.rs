@@ -5,7 +5,7 @@ use std::fmt;
 use super::reads::Reads;
 use super::refuses::Refuses;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::device::{Access, DeviceType};
+use crate::protocol::device::{Access, Device, DeviceType};
 use crate::protocol::dtype::code;
 use crate::protocol::interface::Descr;
 
@@ -36,7 +36,8 @@ pub struct Partner {
     pub array: Option<&'static str>,
     /// The call that imports a view, preferred over [`more`](Self::more).
     pub call: Call,
-    /// Further calls that import a view.
+    /// Further calls that import a view. One of the preferred call's own expression is how that reads memory of other
+    /// devices ([`call_of`](Self::call_of)).
     pub more: &'static [Call],
     /// The launch that takes a view itself, as it does an array of the library's: nothing is imported, and less waits.
     pub launch: Option<Call>,
@@ -208,6 +209,8 @@ pub struct Call {
     pub copies: bool,
     /// It is passed the consumer's stream as `s`, and passes it to the view whatever the memory; -1 is none.
     pub passes_stream: bool,
+    /// It looks at the buffer of memory that the host can read, for which the host waits then.
+    pub(crate) looks_at_buffer: bool,
     /// It imports a bare capsule too.
     pub takes_capsules: bool,
     /// The caller's own object that the call needs beside the view, if it is not the one that is called; else empty.
@@ -228,9 +231,22 @@ impl Call {
     pub(crate) fn who_waits(&self) -> String {
         let waits = self.waits.name();
         match self.waits_if {
+            _ if self.looks_at_buffer => {
+                format!(
+                    "{waits}; for pinned and managed memory the host waits, as their buffer is looked at"
+                )
+            }
             "" => waits.to_owned(),
             setting => format!("{waits}, unless `{setting}` is off"),
         }
+    }
+
+    /// The view that a caller passes to a call for which nobody waits, such as `v.synchronize()`: the first code of the
+    /// [`advice`](Self::advice).
+    #[cfg(test)]
+    pub(super) fn ordered(&self) -> Option<&'static str> {
+        let code = self.advice.split_once("pass `")?.1.split_once('`')?.0;
+        (self.waits == Waits::Nobody).then_some(code)
     }
 
     /// The call, with others who wait: the library's user has set it so.
@@ -241,6 +257,11 @@ impl Call {
 }
 
 impl Call {
+    /// Whether it takes memory of a device's type, if its build does.
+    pub(super) fn takes(&self, device: Device) -> bool {
+        self.devices.is_empty() || self.devices.contains(&device.device_type)
+    }
+
     /// Whether the host waits for the stream in the dict: the library does it, and asks the view for nothing.
     #[cfg(feature = "pyo3")]
     pub(crate) fn waits_unasked(&self) -> bool {
@@ -398,6 +419,13 @@ impl Partner {
     /// The calls that import a view, the preferred one first.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         std::iter::once(&self.call).chain(self.more)
+    }
+
+    /// The preferred call, as it reads memory of a device.
+    #[must_use]
+    pub fn call_of(&self, device: Device) -> &Call {
+        let reads = |call: &&Call| call.code == self.call.code && call.takes(device);
+        self.calls().find(reads).unwrap_or(&self.call)
     }
 
     /// What takes a view: the [launch](Self::launch), then the calls.

@@ -6,10 +6,10 @@
 use super::reads::Reads;
 use super::refuses::Refuses;
 use super::refuses::Refuses::{
-    AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitItems, DType, Empty, EmptyBackwards,
-    Except, FieldsBeyondNumpy, Gaps, Lanes, NegativeBesideEmpty, NegativeStrides, NoAxes, NoFormat,
-    NotCOrder, NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded, ReadOnly, SubByte,
-    UnevenOffset, UnevenStrides,
+    AxesAbove, Backwards, BeyondDlpack, BeyondNumpy, BitGaps, BitItems, DType, Empty,
+    EmptyBackwards, Except, FieldsBeyondNumpy, Gaps, Lanes, NegativeBesideEmpty, NegativeStrides,
+    NoAxes, NoFormat, NotCOrder, NotContiguous, OneDType, OtherCpu, OutOfOrder, Packed, Padded,
+    ReadOnly, SubByte, UnevenOffset, UnevenStrides,
 };
 use super::row::Checked::{Matrix, MatrixHost, Source, Test, Torch};
 use super::row::Mutability::{Immutable, Mutable, Unknown};
@@ -27,6 +27,7 @@ const CUDA_MANAGED: DeviceType = DeviceType::CUDA_MANAGED;
 
 const HOST_READABLE: &[DeviceType] = &[CPU, CUDA_HOST, CUDA_MANAGED];
 const HOST_READABLE_BY_NUMPY: &[DeviceType] = &[CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED];
+const HOST_OR_CUDA: &[DeviceType] = &[CPU, CUDA, CUDA_HOST, CUDA_MANAGED];
 const CUDA_READABLE: &[DeviceType] = &[CUDA, CUDA_HOST, CUDA_MANAGED];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[
@@ -68,6 +69,7 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         drops: &[],
         copies: false,
         passes_stream: false,
+        looks_at_buffer: false,
         takes_capsules: false,
         own: "",
     }
@@ -78,6 +80,15 @@ const fn interface(import: &'static str, code: &'static str, waits: Waits) -> Ca
     Call {
         devices: CUDA_READABLE,
         ..call(import, code, Reads::Interface, waits)
+    }
+}
+
+/// How KvikIO and UCXX read what has no interface, by one class: a buffer in C or Fortran order.
+const fn of_host(import: &'static str, code: &'static str) -> Call {
+    Call {
+        devices: &[CPU],
+        refuses: &[NoFormat, NotContiguous],
+        ..call(import, code, Reads::Buffer, Waits::Host)
     }
 }
 
@@ -178,7 +189,7 @@ pub static PARTNERS: &[Partner] = &[
                 DType("complex32"),
             ],
             own: "kernel",
-            advice: "for pinned and managed memory the host waits, as Numba types them by their buffer",
+            looks_at_buffer: true,
             ..call(
                 "import numba.cuda",
                 "kernel[1, 1, s](v)",
@@ -1144,7 +1155,7 @@ pub static PARTNERS: &[Partner] = &[
             refuses: &[NotContiguous, BeyondNumpy],
             ..interface("import kvikio", "file.write(v)", Waits::Nobody)
         },
-        more: &[],
+        more: &[of_host("import kvikio", "file.write(v)")],
         launch: None,
         faults: &[],
     },
@@ -1164,11 +1175,89 @@ pub static PARTNERS: &[Partner] = &[
             refuses: &[NotContiguous, BeyondNumpy],
             ..interface("import ucxx", "endpoint.send(v)", Waits::Nobody)
         },
-        more: &[],
+        more: &[of_host("import ucxx", "endpoint.send(v)")],
         launch: None,
         faults: &[Fault {
             what: "sends as many bytes from the address, whatever the strides; `explain` says that it refuses them",
             reproduction: "`endpoint.send(np.arange(10.0)[::2])`: 0 to 4 arrive",
         }],
+    },
+    Partner {
+        name: "nixl",
+        title: "NIXL",
+        aliases: &[],
+        distribution: "nixl-cu12",
+        distributions: &["nixl", "nixl-cu*"],
+        modules: &["nixl"],
+        version: "1.5.1",
+        checked: Test,
+        producer: None,
+        array: None,
+        call: Call {
+            devices: HOST_OR_CUDA,
+            advice: "`agent.register_memory(found.rows, found.memory)` takes what it returns; keep that until the transfers are done",
+            refuses: &[BitGaps],
+            drops: &[Drops::ReadOnly, Drops::Layout],
+            ..call(
+                "import cai_dlpack.nixl",
+                "cai_dlpack.nixl.rows(v)",
+                Reads::View,
+                Waits::Host,
+            )
+        },
+        more: &[],
+        launch: None,
+        faults: &[],
+    },
+    Partner {
+        name: "cupynumeric",
+        title: "cuPyNumeric",
+        aliases: &[],
+        distribution: "nvidia-cupynumeric",
+        distributions: &["nvidia-cupynumeric-cu*"],
+        modules: &["cupynumeric"],
+        version: "cabe364, Legate e57d8ea",
+        checked: Source,
+        producer: Some(Producer {
+            devices: &[CPU],
+            refuses: "the read-only flag; memory of a device, as `__dlpack__` fetches the array to the host",
+            ..producer(
+                "cd.view(a)",
+                Silence::Ready,
+                "`_thunk/deferred.py`, 306: `get_physical_store()` blocks, and names no target, for which Legate takes memory of the host",
+            )
+        }),
+        array: None,
+        call: Call {
+            devices: HOST_OR_CUDA,
+            by_build: &[CUDA, CUDA_MANAGED],
+            refuses: &[
+                NotContiguous,
+                AxesAbove(6),
+                DType("float8"),
+                DType("complex32"),
+                SubByte,
+                Lanes,
+            ],
+            ignores: "that it is read-only, in the array's own flag; Legate is told",
+            ..call(
+                "import cupynumeric",
+                "cupynumeric.from_dlpack(v)",
+                Reads::Dlpack,
+                Waits::LegacyDefault,
+            )
+        },
+        more: &[],
+        launch: None,
+        faults: &[
+            Fault {
+                what: "exports float16 as bfloat16, and reads bfloat16 as float16: other numbers",
+                reproduction: "`to_dlpack_type` and `dl_tensor_type` of Legate (`dlpack/common.cc`, 129, and `from_dlpack.cc`, 90)",
+            },
+            Fault {
+                what: "ends the process for a type whose code is newer than DLPack 1.1, such as bcomplex32",
+                reproduction: "the end of `dl_tensor_type`: `LEGATE_ABORT`",
+            },
+        ],
     },
 ];

@@ -177,7 +177,8 @@ fn the_stream_that_the_caller_names_waits() {
     "tvm_ffi",
     "the legacy default stream (1) waits for an event on stream 0x5000"
 )]
-#[case("mpi4py", "nothing to do: the consumer asked for no synchronisation")]
+#[case("mpi4py", "nobody waits: the order is yours")]
+#[case("cuda.tile", "nobody waits: the order is yours")]
 #[case("numba", "the host waits for stream 0x5000")]
 #[case("pycuda", "nobody waits: stream 0x5000 is passed on in the dict")]
 #[case(
@@ -188,6 +189,40 @@ fn without_a_stream_the_call_decides(#[case] name: &str, #[case] order: &str) {
     let found = plan(name, &matrix(&[4, 1]), Stream::from_raw(0x5000), None);
     let found = found.order.to_string();
     assert!(found.starts_with(order), "{found}");
+}
+
+/// `cd.to` makes the preferred call, of whatever memory.
+#[test]
+fn a_call_that_reads_memory_in_two_ways_is_made_by_the_caller() {
+    let mut seen = Vec::new();
+    for partner in PARTNERS {
+        let is_same = |call: &&Call| call.code == partner.call.code;
+        if partner.more.iter().any(|call| is_same(&call)) {
+            assert!(partner.call.needs().is_some(), "{}", partner.name);
+            seen.push(partner.name);
+        }
+    }
+    assert_eq!(seen, ["kvikio", "ucxx"]);
+}
+
+#[rstest]
+fn memory_of_the_host_is_read_by_its_buffer(#[values("kvikio", "ucxx")] name: &str) {
+    let ready = Stream::from_raw(0x5000);
+    let of_device = plan(name, &matrix(&[4, 1]), ready, None);
+    assert!(of_device.refused.is_none() && of_device.call.reads == Reads::Interface);
+    assert!(matches!(of_device.order, Order::PassedOn { .. }));
+    for (shape, strides, is_refused) in [(&[3, 4], &[4, 1], false), (&[3, 4], &[8, 2], true)] {
+        let host = array(Device::HOST, shape, Some(strides), Flags::READ_ONLY);
+        let found = plan(name, &host, Stream::None, None);
+        assert_eq!(found.refused.is_some(), is_refused, "{found:?}");
+        assert_eq!(found.call.reads, Reads::Buffer);
+        assert!(matches!(found.order, Order::Nothing { .. }));
+        let copy = found
+            .remedies
+            .first()
+            .map(|remedy| remedy.code.contains("copy=True"));
+        assert_eq!(copy, is_refused.then_some(true), "{found:?}");
+    }
 }
 
 #[rstest]

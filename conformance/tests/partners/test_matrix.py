@@ -31,7 +31,7 @@ MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}
 SAVED = json.loads((RESULTS / "matrix-simulated.json").read_text())
 TABLES = {
     key: pair
-    for name in ("matrix-simulated", "matrix-torch")
+    for name in ("matrix-simulated", "matrix-torch", "matrix-readers")
     for key, pair in json.loads((RESULTS / f"{name}.json").read_text())["pairs"].items()
 }
 # Taken by the library's call, and not readable by the case: tvm-ffi has no name for complex numbers, and ONNX

@@ -96,9 +96,31 @@ def test_host_memory_is_not_refused_by_numba() -> None:
 
 
 def test_explain_names_the_launch_before_the_import(machine: Machine) -> None:
-    told = str(cd.explain(made(machine), to="numba"))
-    assert "in a kernel kernel[1, 1, s](v): its stream waits" in told
-    assert told.index("kernel[1, 1, s](v)") < told.index("as_cuda_array")
+    ready, mine = machine.stream(), machine.stream()
+    told = cd.explain(made(machine, stream=ready), to="numba", stream=mine)
+    (kernel,) = [line for line in str(told).splitlines() if line.startswith("in a kernel")]
+    assert str(told).index("in a kernel") < str(told).index("order ") < str(told).index("as_cuda_array")
+    assert kernel.startswith(
+        f"in a kernel kernel[1, 1, s](v): stream {mine:#x} waits for an event on stream {ready:#x}"
+    )
+    assert kernel.endswith("dropped: nothing")
+
+
+@pytest.mark.parametrize("name", ["0", "default", "legacy", "per thread", "own"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_explain_tells_the_launchs_calls_and_that_it_drops_nothing(
+    machine: Machine, name: str, read_only: bool
+) -> None:
+    stream, number = streams(machine)[name]
+    view = made(machine, stream=machine.stream(), data=(machine.device_memory(4096), read_only))
+    told = cd.explain(view, to="numba", stream=number)
+    assert told.launch is not None and (told.launch.call, told.launch.refused) == ("kernel[1, 1, s](v)", None)
+    assert told.dropped == ("the read-only flag" if read_only else None) and told.launch.dropped is None
+    machine.clear()
+    kind, _ = launched(view, stream)
+    assert told.launch.driver_calls == tuple(call for call, _ in machine.order())
+    assert kind.mutable is not read_only
+    assert cd.explain(view, to="cupy").launch is None
 
 
 def is_taken(view: cd.CaiView) -> bool:
@@ -142,7 +164,8 @@ def test_a_kernel_takes_the_memory_that_explain_says(machine: Machine, kind: int
     assert is_said_to_be_taken(view) == (kind != 1 and is_taken(view))
     if kind in (3, 13):
         assert [name for name, _ in machine.order()] == ["cuStreamSynchronize"]
-        assert "for pinned and managed memory the host waits" in str(cd.explain(view, to="numba"))
+        told = cd.explain(view, to="numba", stream=machine.stream())
+        assert told.launch is not None and told.launch.driver_calls == ("cuStreamSynchronize",)
 
 
 @pytest.mark.parametrize("typestr", ["<M8[s]", "|S4", "<U2", "|V12", ">f4", "<f4"])

@@ -76,6 +76,7 @@ class Programs:
             "none": [],
         }
         self.words = {"waits for an event": "event", "the host waits": "host", "nothing to do": "none"}
+        self.words["nobody waits"] = "none"
 
     def found(self) -> Facts:
         """Returns what the library reads in the current context, by `explain` and the exchange table."""

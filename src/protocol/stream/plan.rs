@@ -163,7 +163,9 @@ impl Reason {
     pub const fn sentence(self) -> &'static str {
         match self {
             Reason::PolicyNone => "the policy \"none\" leaves the order to the caller",
-            Reason::NoSyncRequested => "the consumer asked for no synchronisation",
+            Reason::NoSyncRequested => {
+                "the order is yours, as the consumer asks for no synchronisation"
+            }
             Reason::ReadyEverywhere => "the data is ready; there is no stream to wait for",
             Reason::SameStream => "the consumer works on the stream that the data is ready on",
             Reason::DifferentStreams => "the consumer works on another stream",
@@ -177,6 +179,11 @@ impl Reason {
             }
             Reason::PolicyHost => "the policy \"host\" makes the host wait",
         }
+    }
+
+    /// Whether nobody waits, although the data may be pending: the order is the caller's.
+    pub(crate) const fn leaves_order(self) -> bool {
+        matches!(self, Reason::PolicyNone | Reason::NoSyncRequested)
     }
 }
 
@@ -228,7 +235,13 @@ pub enum Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Plan::Nothing(reason) => write!(f, "nothing to do: {reason}"),
+            Plan::Nothing(reason) => {
+                let what = match reason.leaves_order() {
+                    true => "nobody waits",
+                    false => "nothing to do",
+                };
+                write!(f, "{what}: {reason}")
+            }
             Plan::Event {
                 record,
                 wait,
@@ -248,10 +261,14 @@ impl fmt::Display for Plan {
 #[inline]
 pub(crate) fn settled(situation: &Situation) -> Option<Reason> {
     match (situation.request, situation.ready) {
+        (Request::Host, Stream::None)
+            if situation.exclusive_managed && situation.policy != SyncPolicy::None =>
+        {
+            None
+        }
+        (_, Stream::None) => Some(Reason::ReadyEverywhere),
         _ if situation.policy == SyncPolicy::None => Some(Reason::PolicyNone),
         (Request::NoSync | Request::Stream(Stream::None), _) => Some(Reason::NoSyncRequested),
-        (Request::Host, Stream::None) if situation.exclusive_managed => None,
-        (_, Stream::None) => Some(Reason::ReadyEverywhere),
         (Request::Stream(requested), ready) if requested == ready => {
             let foreign = ready == Stream::PerThreadDefault && situation.ready_on_other_thread;
             let elsewhere = ready.is_default() && situation.ready_in_other_context;
@@ -395,7 +412,8 @@ pub(crate) const NAME_THE_STREAM: &str =
 const fn hint(rule: Rule) -> Option<&'static str> {
     match rule {
         Rule::RocmOrder => Some(
-            "synchronise in the producer, then pass -1, or the stream that the data is ready on",
+            "synchronise in the producer, then pass -1, or the stream that the data is ready on; what an order on ROCm \
+             would need is in src/driver/rocm.rs",
         ),
         Rule::StreamThread => Some(
             "on the producer's thread, call v.on(stream) or cd.join with a stream that has a handle",

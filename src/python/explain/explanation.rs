@@ -16,6 +16,7 @@ use crate::python::cpython::thread_exit::entries;
 /// order
 /// refused
 /// call
+/// launch
 /// dropped
 /// remedies
 /// driver_calls
@@ -41,6 +42,11 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     pub(super) call: Option<&'static str>,
+    /// What a kernel of the library makes of the view as its argument, which is ready sooner than what the call imports:
+    /// an Explanation with the call, the order, the driver's calls, and what is refused and dropped. None if the library
+    /// has no kernels that take one.
+    #[pyo3(get)]
+    pub(super) launch: Option<Py<Explanation>>,
     /// What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,
     /// although the view's memory is read-only, or may be. None if nothing is known.
     #[pyo3(get)]

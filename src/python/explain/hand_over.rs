@@ -43,6 +43,7 @@ pub(super) fn explain<'py>(
             return refuse_stream(py, view, given, refused, found);
         }
     };
+    found.launch = launched(py, view, given, Some(&consumer))?;
     let order = match given.partner {
         None => {
             let request = consumer.usual()?;
@@ -51,9 +52,21 @@ pub(super) fn explain<'py>(
                 .map_err(Error::from)
                 .and_then(|()| consumer.usual_order(request))
         }
-        Some(partner) => consumer.order(&partner.call),
+        Some(partner) => consumer.order(partner.call_of(view.view().device())),
     };
-    let refused = match order {
+    let refused = ordered(py, order, found);
+    match given.partner {
+        Some(partner) => refuse(py, view, partner, Some(&consumer), found),
+        // Without a consumer the import is all that is explained, and the order is what an export would do.
+        None if given.stream.is_some() => found.refused = refused,
+        None => {}
+    }
+    Ok(())
+}
+
+/// Explains an order, and returns why there is none.
+fn ordered(py: Python<'_>, order: Result<Order, Error>, found: &mut Explanation) -> Option<String> {
+    match order {
         Ok(order) => {
             found.driver_calls = order.driver_calls();
             found.order = Some(order.to_string());
@@ -74,14 +87,59 @@ pub(super) fn explain<'py>(
             found.order = Some(format!("refused: {refused}"));
             Some(refused)
         }
-    };
-    match given.partner {
-        Some(partner) => refuse(py, view, partner, Some(&consumer), found),
-        // Without a consumer the import is all that is explained, and the order is what an export would do.
-        None if given.stream.is_some() => found.refused = refused,
-        None => {}
     }
-    Ok(())
+}
+
+/// Explains what the library's kernels make of the view itself; `None` if they take none. `consumer` is given if the
+/// order is known.
+///
+/// # Errors
+/// `MemoryError`.
+pub(super) fn launched(
+    py: Python<'_>,
+    view: &PyCaiView,
+    given: Given<'_, '_>,
+    consumer: Option<&Consumer<'_>>,
+) -> PyResult<Option<Py<Explanation>>> {
+    let Some((partner, launch)) =
+        (given.partner).and_then(|partner| Some((partner, partner.launch.as_ref()?)))
+    else {
+        return Ok(None);
+    };
+    let mut found = Explanation {
+        call: Some(launch.code),
+        ..Explanation::default()
+    };
+    let array = view.view().descriptor();
+    found.refused = partner.refusal(launch, array);
+    if let (None, Some(consumer)) = (&found.refused, consumer) {
+        found.refused = ordered(py, consumer.order(launch), &mut found);
+    }
+    found.dropped = match found.refused {
+        Some(_) => None,
+        None => dropped(py, launch, array),
+    };
+    let what = match (&found.refused, &found.order) {
+        (Some(refused), _) => format!("refused: {refused}"),
+        (None, Some(order)) => order.clone(),
+        (None, None) => launch.streams(),
+    };
+    let dropped = found.dropped.as_deref().unwrap_or("nothing");
+    found.text = match found.refused {
+        Some(_) => what,
+        None => format!("{}: {what}; dropped: {dropped}", launch.code),
+    };
+    Ok(Some(Py::new(py, found)?))
+}
+
+/// Returns what a call takes of an array and does not keep; `None` if nothing is known.
+fn dropped(py: Python<'_>, call: &Call, array: &Descriptor) -> Option<String> {
+    let is_dropped =
+        |drops: &&Drops| drops.applies_to(array) && !library::is_set(py, drops.unless());
+    let dropped: Vec<_> = (call.drops.iter().filter(is_dropped))
+        .map(|drops| drops.name())
+        .collect();
+    (!dropped.is_empty()).then(|| dropped.join("; "))
 }
 
 /// Explains that the view would refuse the consumer's stream, unless it refuses the export to any, or the table its array.
@@ -107,6 +165,7 @@ fn refuse_stream(
     let Ok(consumer) = Consumer::of(py, view, without)? else {
         return Ok(());
     };
+    found.launch = launched(py, view, without, Some(&consumer))?;
     refuse(py, view, partner, Some(&consumer), found);
     let unnamed = |code: &str| code.replacen("=s)", "=-1)", 1);
     found.refused = found.refused.as_deref().map(unnamed);
@@ -114,18 +173,14 @@ fn refuse_stream(
         *remedy = unnamed(remedy);
     }
     if found.refused.is_none() {
+        let call = partner.call_of(view.view().device());
         let remedy = Remedy {
-            code: unnamed(partner.call.code),
+            code: unnamed(call.code),
             does: "takes it: its memory has no streams",
             argument: None,
             by_build: None,
         };
-        let remedies: Vec<_> = partner
-            .call
-            .passes_stream
-            .then_some(remedy)
-            .into_iter()
-            .collect();
+        let remedies: Vec<_> = call.passes_stream.then_some(remedy).into_iter().collect();
         found.dropped = None;
         found.refused = Some(with_remedies(&stream, &remedies));
         found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
@@ -154,7 +209,8 @@ pub(super) fn refuse(
         Some(refused)
     };
     let copies = |copy: &Descriptor| {
-        let build = library::check_build(py, partner, &partner.call, copy.device());
+        let call = partner.call_of(copy.device());
+        let build = library::check_build(py, partner, call, copy.device());
         build.is_ok()
             && can_copy(py, view, copy.device(), consumer).unwrap_or_else(|error| {
                 release::drop_now(error);
@@ -187,11 +243,7 @@ pub(super) fn refuse(
     found.remedies = remedies.into_iter().map(|remedy| remedy.code).collect();
     if found.refused.is_none() {
         let array = view.view().descriptor();
-        let is_dropped =
-            |drops: &&Drops| drops.applies_to(array) && !library::is_set(py, drops.unless());
-        let dropped = partner.call.drops.iter().filter(is_dropped);
-        let dropped: Vec<_> = dropped.map(|drops| drops.name()).collect();
-        found.dropped = (!dropped.is_empty()).then(|| dropped.join("; "));
+        found.dropped = dropped(py, partner.call_of(array.device()), array);
     }
 }
 
@@ -203,7 +255,7 @@ pub(super) fn ask_build(
     remedies: &[Remedy],
     found: &mut Explanation,
 ) {
-    if library::is_built(py, &partner.call).is_none()
+    if library::is_built(py, partner.call_of(device)).is_none()
         && let Some(build) = partner.unknown(device, found.refused.is_some(), remedies)
     {
         also_unknown(found, build);
@@ -298,7 +350,10 @@ impl<'v> Consumer<'v> {
         let named = |number| Request::from_dlpack(Some(number), platform);
         let stream = match number.map(named).transpose() {
             Ok(stream) => stream,
-            Err(refused) => match (refused.rule(), given.partner.map(|partner| &partner.call)) {
+            Err(refused) => match (
+                refused.rule(),
+                (given.partner).map(|partner| partner.call_of(view.device())),
+            ) {
                 (Rule::StreamCpu | Rule::StreamRocm, None) => return Ok(Err(refused)),
                 (Rule::StreamCpu, Some(call)) if call.passes_stream && number != Some(-1) => {
                     return Ok(Err(refused));

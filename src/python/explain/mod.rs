@@ -19,6 +19,7 @@ use std::fmt::Write;
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 
+use crate::partners::Partner;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::Access;
 use crate::protocol::stream::Stream;
@@ -127,12 +128,14 @@ fn explain<'py>(
             ));
             match (&described, given.partner) {
                 (Some(view), Some(partner)) => {
+                    found.launch = hand_over::launched(py, view, given, None)?;
                     hand_over::refuse(py, view, partner, None, &mut found);
                 }
                 (None, Some(partner)) => {
-                    let built = library::check_build(py, partner, &partner.call, device);
+                    let call = partner.call_of(device);
+                    let built = library::check_build(py, partner, call, device);
                     let built = built.err().map(|refused| refused.to_string());
-                    found.refused = partner.device_refusal(&partner.call, device).or(built);
+                    found.refused = partner.device_refusal(call, device).or(built);
                     hand_over::ask_build(py, device, partner, &[], &mut found);
                 }
                 (_, None) => {}
@@ -182,12 +185,17 @@ fn written(
         }
     };
     known("ready", found.ready.as_deref());
+    let launch = found.launch.as_ref().map(Py::get);
+    known("in a kernel", launch.map(|launch| launch.text.as_str()));
     known("order", found.order.as_deref());
     known("unknown", found.unknown.as_deref());
-    known("in a kernel", in_a_kernel(view, given).as_deref());
     let to = given.partner.map(|partner| format!("to {}", partner.name));
     known(to.as_deref().unwrap_or_default(), found.call);
-    let advice = given.partner.map(|partner| partner.call.advice);
+    let call = |partner: &'static Partner| match view {
+        Some(view) => partner.call_of(view.view().device()),
+        None => &partner.call,
+    };
+    let advice = given.partner.map(|partner| call(partner).advice);
     let advice = advice.map(|advice| advice.replace('`', ""));
     known(
         "advice",
@@ -199,17 +207,6 @@ fn written(
         line(&mut text, "warning", warning);
     }
     Ok(text.trim_end().to_owned())
-}
-
-/// Returns what the library's kernels make of the view itself; `None` if they take none.
-fn in_a_kernel(view: Option<&PyCaiView>, given: Given<'_, '_>) -> Option<String> {
-    let partner = given.partner?;
-    let launch = partner.launch.as_ref()?;
-    let refused = view.and_then(|view| partner.refusal(launch, view.view().descriptor()));
-    Some(match refused {
-        Some(refused) => format!("refused: {refused}"),
-        None => format!("{}: {}", launch.code, launch.streams()),
-    })
 }
 
 fn line(text: &mut String, head: &str, rest: &str) {

@@ -586,6 +586,7 @@ class Explanation:
     order
     refused
     call
+    launch
     dropped
     remedies
     driver_calls
@@ -616,6 +617,13 @@ class Explanation:
     @property
     def call(self) -> str | None:
         """The consumer's call, in which `v` is the view; None without `to`."""
+
+    @property
+    def launch(self) -> Explanation | None:
+        """What a kernel of the library makes of the view as its argument, which is ready sooner than what the call imports:
+        an Explanation with the call, the order, the driver's calls, and what is refused and dropped. None if the library
+        has no kernels that take one.
+        """
 
     @property
     def remedies(self) -> tuple[str, ...]:
