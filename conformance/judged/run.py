@@ -129,18 +129,24 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
             yield ""
 
 
-def write_findings(reports: list[dict[str, Any]]) -> None:
-    """One file for each library that has any."""
+def findings_pages(reports: list[dict[str, Any]]) -> dict[str, str]:
+    """By library, the file of its findings, if it has any."""
     texts: dict[str, list[str]] = {}
     for report in reports:
         if found := list(findings(report)):
             texts.setdefault(report["library"].split()[0], []).extend(found)
+    head = f"Found by `cai-conformance`; written by `make judged` from {KEPT.relative_to(ROOT)}. Not sent."
+    return {
+        library: "\n".join([f"# {library}", "", head, "", *lines]).rstrip() + "\n" for library, lines in texts.items()
+    }
+
+
+def write_findings(reports: list[dict[str, Any]]) -> None:
     FINDINGS.mkdir(exist_ok=True)
     for old in FINDINGS.glob("*.md"):
         old.unlink()
-    for library, lines in texts.items():
-        head = [f"# {library}", "", "Found by `cai-conformance`; written by `make judged`. Not sent.", ""]
-        (FINDINGS / f"{library}.md").write_text("\n".join([*head, *lines]).rstrip() + "\n")
+    for library, text in findings_pages(reports).items():
+        (FINDINGS / f"{library}.md").write_text(text)
 
 
 def plain(text: str) -> str:
@@ -164,7 +170,8 @@ stand in `conformance/judged/targets.py`."""
 BETWEEN = """## Violations
 
 Some are decisions of the library, which has its reasons; some are known to it. Each stands with its program in
-[docs/findings](findings/numba-cuda.md), a file for each library."""
+[docs/findings](findings/numba-cuda.md), a file for each library. `make judged` has run each program; `make test`
+compares these files, and this page, with the kept results."""
 
 
 def main() -> int:

@@ -6,12 +6,24 @@ import json
 
 from conformance.judged import run
 from conformance.judged.targets import TARGETS
+from conformance.tests.expectations.fences import blocks
 
 
 def test_the_page_is_that_of_the_kept_results() -> None:
     reports = json.loads(run.KEPT.read_text())
     assert [report["target"] for report in reports] == [target.target for target in TARGETS]
     assert run.PAGE.read_text() == "\n".join(run.page(reports)) + "\n"
+
+
+def test_the_findings_are_those_of_the_kept_results() -> None:
+    """Each block is the program that has shown the violation, and nothing else."""
+    reports = json.loads(run.KEPT.read_text())
+    found = {file.stem: file.read_text() for file in run.FINDINGS.glob("*.md")}
+    assert found == run.findings_pages(reports)
+    programs = [row.get("program", "# Any array.").strip() for each in reports for row in each["failed"]]
+    shown = blocks(pages=sorted(run.FINDINGS.glob("*.md")))
+    assert len(shown) > 20 and {block.label for block in shown} == {"python"}
+    assert [block.name for block in shown if block.code.strip() not in programs] == []
 
 
 def test_a_known_issue_is_one_of_a_violation() -> None:
