@@ -7,30 +7,18 @@ A failure points to the page's own line.
 from __future__ import annotations
 
 import copyreg
-import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conformance.tests.expectations.fences import PAGES, blocks
 from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("conformance/**/*.md")])
-BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """The first line's number and the code of each Python block."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, found.start("code")), textwrap.dedent(found["code"])) for found in BLOCK.finditer(text)
-    ]
-
 
 def test_the_readme_has_python_blocks() -> None:
-    assert blocks(ROOT / "README.md"), "the pattern finds nothing, so this file would test nothing"
+    assert blocks("python", [ROOT / "README.md"]), "the pattern finds nothing, so this file would test nothing"
 
 
 NEEDS = {"reach.md": needs.dask}
@@ -48,9 +36,9 @@ def _unregistered() -> Iterator[None]:
 @pytest.mark.usefixtures("_unregistered")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=NEEDS.get(page.name, ()), id=page.name) for page in PAGES if blocks(page)],
+    [pytest.param(page, marks=NEEDS.get(page.name, ()), id=page.name) for page in PAGES if blocks("python", [page])],
 )
 def test_the_blocks_of(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": page.stem}
-    for lines_before, code in blocks(page):
-        exec(compile("\n" * lines_before + code, page, "exec"), namespace)
+    for block in blocks("python", [page]):
+        exec(compile("\n" * block.line + block.code, page, "exec"), namespace)

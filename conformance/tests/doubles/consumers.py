@@ -6,7 +6,9 @@ raises the class of error that the library raises, and answers the pointer where
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -69,15 +71,30 @@ def contiguous(array: Any) -> int:
     return pointer
 
 
-def without_order(array: Any, kernel: Callable[[int], None]) -> None:
-    """cuTile 1.7.0 (`cext/tile_kernel.cpp`): stream -1, no version, on CUDA; the deleter runs before the launch."""
+class Freed(Exception):
+    """A kernel works on memory whose owner has ended."""
+
+
+def without_order(array: Any, owner: weakref.ReferenceType[Any], kernel: Callable[[int], None]) -> Callable[[], None]:
+    """cuTile 1.7.0 (`cext/tile_kernel.cpp`): stream -1, no version, on CUDA; the deleter runs before the launch.
+
+    The launch keeps nothing. Returns the end of the kernel, at which the memory has to be there still.
+    """
+
+    def alive() -> None:
+        gc.collect()
+        if owner() is None:
+            raise Freed
+
     capsule = array.__dlpack__(stream=-1)
     tensor = abi.read(capsule)
     if abi.name(capsule) != abi.LEGACY or tensor.device != (abi.CUDA, 0):
         raise ValueError("Input array is not on a CUDA device")
     address = tensor.data
-    del capsule
+    del array, capsule, tensor
+    alive()
     kernel(address)
+    return alive
 
 
 def torch(array: Any) -> int:
