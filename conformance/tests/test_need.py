@@ -63,6 +63,36 @@ def who(machine: Machine, ready: int, s: int, call: Callable[[], object]) -> str
     return orders[tuple(machine.order())]
 
 
+#: The pages from which somebody may take a bridge that he does not need.
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("mapping", "pairs", "partners", "python", "reach", "rust", "streams")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_page_tells_when_no_bridge_is_needed(page: str) -> None:
+    """By the page of the pairs that need none, near its head."""
+    head = (ROOT / page).read_text(encoding="utf-8").split("\n## ")[:3]
+    assert "need.md" in "".join(head)
+
+
+NO_BRIDGE = PAGE.partition("<!-- no bridge -->")[2].partition("<!-- end -->")[0]
+UPPER = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in NO_BRIDGE.strip().splitlines()[2:]]
+
+
+def test_each_line_of_the_upper_table_is_read_or_run() -> None:
+    """A line that is run stands in the table of direct calls, which tells what is lost; or `make torch` runs it."""
+    below = {(row["origin"], row["to"], row["call"]) for row in ROWS}
+    for origin, to, call, tried in UPPER:
+        (code,) = re.findall(r"^`([^`]+)`", call) or [call]
+        if tried == "below":
+            assert (origin, to, code) in below
+        elif tried != "`make torch`":
+            assert re.match(r"source: \S+ [\w.]+, `[\w/.]+`", tried), tried
+    assert [tried for *_, tried in UPPER].count("below") == 2 and len(UPPER) == 7
+
+
 def test_every_line_of_the_table_is_a_row() -> None:
     assert len(ROWS) == TABLE.count("\n| ") - 1 > 6
 
