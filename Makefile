@@ -284,7 +284,7 @@ judged-torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
-	$(call simulated,$(MATRIX)) -m pytest conformance/tests/test_pairs_page.py
+	$(call simulated,$(MATRIX)) -m pytest conformance/tests/test_pairs_page.py conformance/tests/dlpack/test_header.py
 	$(call simulated,$(MATRIX)) -m conformance.matrix.run $(if $(KEEP),--keep)
 
 # Draws CASES cases in host memory and as many in simulated device memory, and keeps what came of them.
@@ -299,6 +299,7 @@ pycuda: $(MATRIX)/.package simulator
 # torch's tensors of the CPU, both ways, and its pairs of the matrix.
 torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) -m pytest -p conformance.tests.conftest conformance/matrix/torch_cpu
+	$(call simulated,$(TORCH)) -m pytest conformance/tests/dlpack/test_header.py
 	$(call simulated,$(TORCH)) -m conformance.matrix.run --room host --only torch,numpy,apache-tvm-ffi \
 	    --target torch --name matrix-torch $(if $(KEEP),--keep)
 

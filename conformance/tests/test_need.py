@@ -88,7 +88,7 @@ def test_each_line_of_the_upper_table_is_read_or_run() -> None:
         (code,) = re.findall(r"^`([^`]+)`", call) or [call]
         if tried == "below":
             assert (origin, to, code) in below
-        elif tried != "`make torch`":
+        elif not tried.startswith("`make torch`"):
             assert re.match(r"source: \S+ [\w.]+, `[\w/.]+`", tried), tried
     assert [tried for *_, tried in UPPER].count("below") == 2 and len(UPPER) == 7
 

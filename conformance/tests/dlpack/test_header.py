@@ -12,6 +12,7 @@ import site
 import subprocess
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cai_conformance import abi, exchange
 
 from conformance.tests.doubles.producers import FAKE_POINTER
 from conformance.tests.expectations.refusal import refuse
+from conformance.tests.interpreter.process import ROOT
 
 PACKAGES = [Path(folder) for folder in site.getsitepackages()]
 HEADERS = sorted(header for folder in PACKAGES for header in folder.rglob("dlpack.h"))
@@ -56,14 +58,15 @@ WORDS = """
 DLDeviceType DLDataTypeCode DLPackExchangeAPI DLPackExchangeAPIHeader DLPackManagedTensorAllocator
 DLPackManagedTensorFromPyObjectNoSync DLPackManagedTensorToPyObjectNoSync DLPackDLTensorFromPyObjectNoSync
 DLPackCurrentWorkStream DLPACK_DLPACK_H_ DLPACK_EXTERN_C DLPACK_DLL DLPACK_EXPORTS _WIN32 __cplusplus __declspec
-dllexport dllimport define else endif extern ifdef ifndef include C stddef stdint h typedef enum struct
+dllexport dllimport define defined if else endif extern ifdef ifndef include C stddef stdint h typedef enum struct
+TORCH_STABLE_ONLY TORCH_TARGET_VERSION
 void int int32_t int64_t uint8_t uint16_t uint32_t uint64_t U UL
 """
 
 
 def code_of(header: str) -> str:
     """The header without its comments, and without the parameters of its functions."""
-    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", header, flags=re.DOTALL)
+    code = re.sub(r"/\*.*?\*/|//[^\n]*|#error[^\n]*", "", header, flags=re.DOTALL)
     return re.sub(r"(\(\*\w+\))\s*\([^;]*\);", r"\1;", code)
 
 
@@ -177,14 +180,41 @@ def text(header: Path) -> str:
 
 def test_headers_are_installed() -> None:
     assert any("tvm_ffi" in header.parts for header in HEADERS), HEADERS
+    for name in ("torch", "tensorflow", "paddle"):
+        if find_spec(name):
+            assert any(name in header.parts for header in HEADERS), name
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: "-".join(header.parts[-5:-1]))
 def test_nothing_in_an_installed_header_is_unknown(header: Path, tmp_path: Path) -> None:
     named = words(text(header))
     assert unknown(text(header), tmp_path) == []
+    if version(text(header)) < tuple(VERSION.values()):
+        return  # it has less
     assert {struct for struct, *_ in layout()} <= named
     assert len([name for name in named if name.startswith("kDL")]) >= 34 and len(named & set(FLAGS)) >= 2
+    # Those that the page says no header has: from then on the page is stale, and the number is a header's.
+    assert [name for name in newer() if name in named] == []
+
+
+def newer() -> list[str]:
+    """The enumerators on docs/mapping.md that are newer than any installed header."""
+    page = (ROOT / "docs" / "mapping.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(kDL\w+)` = \d+ \|", page, re.MULTILINE)
+
+
+def test_the_page_names_what_no_header_has() -> None:
+    """Each number of the page is the library's, and no header's of those that are installed."""
+    page = (ROOT / "docs" / "mapping.md").read_text(encoding="utf-8")
+    numbers = {name: int(number) for name, number in re.findall(r"^\| `(kDL\w+)` = (\d+) \|", page, re.MULTILINE)}
+    assert {name: differs(name, number) for name, number in numbers.items()} == dict.fromkeys(numbers)
+    assert numbers == {"kDLTPU": 19, "kDLTPUHost": 20, "kDLAscend": 21, "kDLBcomplex": 18}
+    assert [name for name in numbers for header in HEADERS if name in words(text(header))] == []
+
+
+def version(header: str) -> tuple[int, ...]:
+    found = re.findall(r"#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)", header)
+    return tuple(map(int, found))
 
 
 #: A header's line, what it may be one day, and by which word that is told.
