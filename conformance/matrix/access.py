@@ -11,11 +11,12 @@ import cai_dlpack as cd
 from conformance.matrix.calls import CALLS, PARTNERS
 
 # Of libraries whose arrays can be either. The others have no such property.
-SHOWN: dict[str, Callable[[Any], bool]] = {
+SHOWN: dict[str, Callable[[Any], bool | None]] = {
     "numpy": lambda array: array.flags.writeable,
     "array_api_strict": lambda array: array._array.flags.writeable,
     "cuda": lambda memory: not memory.readonly,
     "pyarrow": lambda memory: getattr(memory, "is_mutable", False),
+    "conformance": lambda argument: getattr(argument, "mutable", None),
 }
 # By the table of partners, the arrays that tensors without flags are of.
 BY_TABLE = {"mutable": True, "immutable": False}

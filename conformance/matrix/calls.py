@@ -21,6 +21,7 @@ Key = tuple[str, str]
 
 COPIED_TO_HOST = "view, copied to the host"
 TO = "cd.to"
+LAUNCH = "kernel argument"
 PARTNERS = {row["distribution"]: row for row in _core._partners()}
 
 
@@ -38,6 +39,8 @@ CALLS: dict[Key, dict[str, Any]] = {
 }
 # `cd.to` makes the preferred call, or takes the way of the library's exchange table.
 CALLS |= {(name, TO): row["calls"][0] for name, row in PARTNERS.items() if row["calls"][0]["needs"] is None}
+# A launch takes the view itself.
+CALLS |= {(name, LAUNCH): row["launch"] for name, row in PARTNERS.items() if row["launch"]}
 # The call that `explain` prefers.
 PREFERRED: dict[Key, str] = {(name, bridges(row["calls"][0])[0]): row["name"] for name, row in PARTNERS.items()}
 
@@ -103,6 +106,9 @@ def explained(consumer: str, bridge: str, view: Any) -> tuple[bool, str] | None:
         return None
     row = PARTNERS[consumer]
     told = cd.explain(view, to=row["name"])
+    if bridge == LAUNCH:
+        assert told.launch is not None
+        return told.launch.refused is None, f"explained as {told.launch.refused or 'taken'}"
     if call is row["calls"][0]:
         return told.refused is None, f"explained as {told.refused or 'taken'}"
     if told.refused is None:

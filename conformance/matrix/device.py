@@ -14,7 +14,7 @@ import itertools
 import struct
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cai_dlpack as cd
 import numpy as np
@@ -191,6 +191,47 @@ def read_numba(array: Any) -> Seen:
     return pointer, gather(pointer, array.shape, array.strides, array.dtype.itemsize), array.dtype.name
 
 
+class KernelArgument(NamedTuple):
+    """What a kernel of Numba is passed for a view, as Numba's own code prepares it."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    mutable: bool
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.ptr, not self.mutable)}
+
+
+def given_numba() -> dict[str, Any]:
+    """A kernel without code: Numba's own launch types its argument and prepares it."""
+    from numba.cuda.dispatcher import _Kernel
+    from numba.cuda.typing.typeof import Purpose, typeof
+    from numba.np.numpy_support import as_dtype
+
+    class Kernel:
+        def __getitem__(self, launch: tuple[int, int, Any]) -> Callable[[Any], KernelArgument]:
+            def kernel(view: Any) -> KernelArgument:
+                kind, passed = typeof(view, Purpose.argument), []  # type: ignore[var-annotated]
+                _Kernel._prepare_args(types.SimpleNamespace(extensions=[]), kind, view, launch[2], [], passed)
+                # Two that Numba's own functions use, the number of items, their size, the address; extents and strides.
+                numbers = [int(getattr(each, "value", each) or 0) for each in passed]
+                ndim = kind.ndim
+                return KernelArgument(
+                    numbers[4],
+                    tuple(numbers[5 : 5 + ndim]),
+                    tuple(numbers[5 + ndim : 5 + 2 * ndim]),
+                    as_dtype(kind.dtype),
+                    kind.mutable,
+                )
+
+            return kernel
+
+    return {"kernel": Kernel(), "s": 0}
+
+
 def read_cuda_core(memory: Any) -> Seen:
     """What cuda.core's view shows: strides in elements, None for C order."""
     itemsize = np.dtype(memory.dtype).itemsize
@@ -285,6 +326,7 @@ def given_pycuda() -> dict[str, Any]:
 
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
+    "numba-cuda": given_numba,
     "pycuda": given_pycuda,
     "mpi4py": given_mpi,
     "cuda-core": lambda: {"s": 1},

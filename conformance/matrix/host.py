@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import importlib.util
 import itertools
+import math
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -224,6 +225,12 @@ def read_argument(argument: silent.Argument) -> Seen:
     return argument.ptr, found, silent.name_of(argument)
 
 
+def read_bytes(argument: silent.Argument) -> Seen:
+    """KvikIO and UCXX send the bytes as they lie."""
+    found = ctypes.string_at(argument.ptr, math.prod(argument.shape) * argument.itemsize)
+    return argument.ptr, found, silent.name_of(argument)
+
+
 READERS: dict[str, Callable[[Any], Seen]] = {
     "numpy": read_numpy,
     "array-api-strict": read_strict,
@@ -236,8 +243,8 @@ READERS: dict[str, Callable[[Any], Seen]] = {
     "tensorflow-cpu": read_tensorflow,
     "torch": read_tensor,
     "warp-lang": read_warp,
-    "kvikio-cu13": read_argument,
-    "ucxx-cu13": read_argument,
+    "kvikio-cu13": read_bytes,
+    "ucxx-cu13": read_bytes,
     "nvidia-cutlass-dsl": lambda tensor: read_argument(silent.read_cute(tensor)),
 }
 

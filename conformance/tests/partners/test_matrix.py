@@ -76,7 +76,7 @@ def test_pair(room: str, producer: str, consumer: str, bridge: str, machine: Mac
 def test_all_of_mine_take_part() -> None:
     here, _ = present(sorted(MINE))
     assert {name for _, name in here} == MINE
-    assert len(PAIRS) == 44
+    assert len(PAIRS) == 47
 
 
 @pytest.mark.parametrize(("consumer", "bridge"), [key for key in device.CONSUMERS if key[0] in MINE])
