@@ -422,8 +422,7 @@ impl Partner {
     }
 
     /// The preferred call, as it reads memory of a device.
-    #[must_use]
-    pub fn call_of(&self, device: Device) -> &Call {
+    pub(crate) fn call_of(&self, device: Device) -> &Call {
         let reads = |call: &&Call| call.code == self.call.code && call.takes(device);
         self.calls().find(reads).unwrap_or(&self.call)
     }

@@ -42,9 +42,8 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     pub(super) call: Option<&'static str>,
-    /// What a kernel of the library makes of the view as its argument, which is ready sooner than what the call imports:
-    /// an Explanation with the call, the order, the driver's calls, and what is refused and dropped. None if the library
-    /// has no kernels that take one.
+    /// What a kernel of the library makes of the view as its argument: an Explanation with the call, the order, the
+    /// driver's calls, and what is refused and dropped. None if the library has no kernels that take a view.
     #[pyo3(get)]
     pub(super) launch: Option<Py<Explanation>>,
     /// What the consumer's call takes and its array does not have, such as "the read-only flag": it can be written,

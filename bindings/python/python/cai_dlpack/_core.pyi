@@ -620,9 +620,8 @@ class Explanation:
 
     @property
     def launch(self) -> Explanation | None:
-        """What a kernel of the library makes of the view as its argument, which is ready sooner than what the call imports:
-        an Explanation with the call, the order, the driver's calls, and what is refused and dropped. None if the library
-        has no kernels that take one.
+        """What a kernel of the library makes of the view as its argument: an Explanation with the call, the order, the
+        driver's calls, and what is refused and dropped. None if the library has no kernels that take a view.
         """
 
     @property
