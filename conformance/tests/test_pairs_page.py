@@ -39,6 +39,19 @@ def told_of(memory: str, told: str) -> str:
     return next((part for part in parts if part.startswith(MEMORY[memory])), told)
 
 
+def test_a_call_for_which_nobody_waits_is_shown_with_its_order() -> None:
+    """Of device memory, and of a copy to it: somebody waits in each line of the page."""
+    rows, seen = {row["name"]: row for row in _core._partners()}, set()
+    for producer, calls in sections().items():
+        for consumer, (call, told) in calls.items():
+            assert "nobody waits" not in told and "asked for no" not in told, (producer, consumer, told)
+            if rows[consumer]["calls"][0]["waits"] != "nobody waits" or told == "nobody has to wait":
+                continue
+            assert re.search(r"\)\.(on\(.+?\)|synchronize\(\))", call), (producer, consumer, call)
+            seen.add(consumer)
+    assert {"cuda.tile", "cutlass.cute", "kvikio", "ucxx", "cuda.compute", "mpi4py", "cudf"} <= seen
+
+
 def test_each_pair_that_is_installed_does_what_the_page_says() -> None:
     page, tried, seen = sections(), doctor.tried(), 0
     for memory, producers in tried.items():
