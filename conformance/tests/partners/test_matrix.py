@@ -34,11 +34,13 @@ TABLES = {
     for name in ("matrix-simulated", "matrix-torch", "matrix-readers")
     for key, pair in json.loads((RESULTS / f"{name}.json").read_text())["pairs"].items()
 }
-# Taken by the library's call, and not readable by the case: tvm-ffi has no name for complex numbers, and ONNX
-# Runtime no NumPy array of bfloat16.
+# Taken by the library's call, and not readable by the case: tvm-ffi has no name for complex numbers, CuTe DSL no
+# element type, and ONNX Runtime no NumPy array of bfloat16.
 READ_BY_THE_CASE = {
     ("apache-tvm-ffi", "complex64"),
     ("apache-tvm-ffi", "complex128"),
+    ("nvidia-cutlass-dsl", "complex64"),
+    ("nvidia-cutlass-dsl", "complex128"),
     ("onnxruntime", "bfloat16"),
 }
 
