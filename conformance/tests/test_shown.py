@@ -75,3 +75,16 @@ def test_the_type_of_an_owner_is_text() -> None:
     odd = type('<b>&"', (Cai,), {})
     view = cd.view(odd(interface(shape=(1,), typestr="<f4", data=(4096, False))), device_id=0, producer_stream=None)
     assert "&lt;b&gt;&amp;&quot;" in view._repr_html_()
+
+
+def test_a_block_shows_its_view_its_stream_and_whether_it_is_open() -> None:
+    producer = Cai(interface(shape=(3,), typestr="<f4", data=(4096, True), stream=None))
+    block = cd.view(producer, device_id=0).consume(1)
+    told = "<Consume shape=(3,) dtype=float32 device=(2, 0) stream=1 (legacy) "
+    assert repr(block) == f"{told}not open>"
+    host = cd.view(np.zeros(3)).consume(0x7F00)
+    with host as inside:
+        assert repr(host) == "<Consume shape=(3,) dtype=float64 device=(1, 0) stream=0x7f00 open>"
+        nested = inside.consume(1)
+    assert repr(host).endswith("stream=0x7f00 not open>")
+    assert repr(nested).endswith("stream=1 (legacy) not open>"), "its view has ended"

@@ -103,6 +103,14 @@ pub(crate) fn text(view: &PyCaiView, py: Python<'_>) -> String {
     text + state(view) + ">"
 }
 
+/// `<Consume shape=(2, 3) dtype=float32 device=(2, 0) stream=1 (legacy) open>`: of its view, the consumer's stream, and
+/// whether the block is open.
+pub(crate) fn consume(view: &PyCaiView, stream: Stream, is_open: bool) -> String {
+    let (array, stream) = (array(view.view().descriptor()), stream_name(stream));
+    let open = if is_open { "" } else { "not " };
+    format!("<Consume {array} stream={stream} {open}open>")
+}
+
 /// The facts as a table, beside a picture of where each element lies.
 pub(crate) fn html(view: &PyCaiView, py: Python<'_>) -> String {
     let mut text = format!("<table><caption>CaiView{}</caption><tr><td>", state(view));

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::driver::Pending;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -16,6 +17,7 @@ use crate::python::cpython::new::new_str;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::warn::{self, Warning};
+use crate::python::shown;
 use crate::view::{ConsumeGuard, Consumer, Dropped};
 
 /// The context manager that `CaiView.consume` returns, for `with` and `async with`.
@@ -167,6 +169,11 @@ impl PyConsume {
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         coroutine(slf.py(), "Consume", "__aexit__", Leaving(slf.clone().unbind()))
+    }
+
+    fn __repr__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let is_open = self.lock().is_some();
+        new_str(py, &shown::consume(self.view.get(), self.stream, is_open))
     }
 
     /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
