@@ -319,3 +319,65 @@ def test_no_stream_enters_a_capture(kind: str, captured: str, machine: Machine) 
     assert nodes.value == 0
     machine.destroy_stream(consumer)
     source.close()
+
+
+# --- arrays of the interface alone ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", ["handle", LEGACY, None])
+@pytest.mark.parametrize(("device", "copy"), [("cpu", None), ("cuda:1", None), ("cuda:1", True), (None, True)])
+def test_from_dlpack_copies_an_array_without_dlpack(
+    device: str | None, copy: bool | None, stream: Any, machine: Machine
+) -> None:
+    """It has no `__dlpack__` to ask for the copy: its view makes it, after the producer's stream."""
+    source = Source(machine, "device 0", "gaps", 7)
+    where = {"cpu": (1, 0), "cuda:1": (2, 1), None: (2, 0)}[device]
+    on = None if where[0] == 1 else machine.stream(where[1]) if stream == "handle" else stream
+    data = (source.address + source.offset, False)
+    array = cai(shape=SHAPE, typestr="|u1", strides=source.strides, data=data, stream=source.stream)
+    view = cd.from_dlpack(array, device=device, copy=copy, stream=on)
+    assert (view.device, view.shape, view.elem_strides, view.read_only) == (where, SHAPE, (4, 1), False)
+    if where[0] == 1:
+        assert ctypes.string_at(view.ptr, SIZE) == source.expected
+    else:
+        target = read_on(machine, where[1], on or LEGACY, view.ptr)
+        wait(machine, where[1], on or LEGACY)
+        assert machine.read(target, SIZE) == source.expected
+
+
+def test_the_options_describe_the_array_and_not_its_copy(machine: Machine) -> None:
+    address = machine.device_memory(64)
+    machine.write(address, bytes(range(64)))
+    array = cai(shape=(8,), typestr="|u1", data=(address, True), stream=None)
+    options: dict[str, Any] = {"dtype": "uint16", "shape": (2, -1), "device_id": 0}
+    view = cd.from_dlpack(array, device="cpu", **options)
+    assert (view.dtype, view.shape, view.device, view.read_only) == ("uint16", (2, 2), (1, 0), False)
+    assert cd.from_dlpack(array, device="cpu", read_only=True, **options).read_only
+    with_owner = cd.from_dlpack(array.__cuda_array_interface__, owner=array, device="cpu")
+    assert ctypes.string_at(with_owner.ptr, 8) == bytes(range(8))
+
+
+def test_a_copy_is_refused_that_nobody_can_make(machine: Machine) -> None:
+    array = cai(shape=(8,), data=(machine.device_memory(64), False))
+    found = refuse(lambda: cd.from_dlpack(array, device="cpu", copy=False), BufferError)
+    check_refusal(found, "copy-needed", None)
+    check_refusal(refuse(lambda: cd.from_dlpack(array, device="cuda:7"), BufferError), "transfer-refused", "device")
+    nothing: Any = object()
+    check_refusal(refuse(lambda: cd.from_dlpack(nothing, device="cpu"), TypeError), "protocol-missing", None)
+
+
+def test_what_does_not_copy_names_the_call_that_does(machine: Machine) -> None:
+    loose: Any = cd
+    array = cai(shape=(8,), data=(machine.device_memory(64), False))
+    found = refuse(lambda: cd.from_dlpack(array), TypeError)
+    check_refusal(found, "dlpack-missing", None, hint="cd.view(obj) takes it by its interface")
+    for call in (cd.view, cd.explain, cd.from_cai, lambda array, **options: loose.to(array, "numpy", **options)):
+        for word, value, hint in (
+            ("device", "cpu", "cd.from_dlpack(obj, device=...) copies"),
+            ("copy", True, "cd.from_dlpack(obj, copy=True) copies"),
+        ):
+            found = refuse(partial(call, array, **{word: value}), TypeError)
+            check_refusal(found, "argument-unexpected", word, hint=hint)
+            assert loose.from_dlpack(array, **{word: value}).shape == (8,)
+    found = refuse(lambda: loose.to_dlpack(array, device="cpu"), TypeError)
+    check_refusal(found, "argument-unexpected", "device", hint="dl_device= asks for a copy there")

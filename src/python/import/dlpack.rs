@@ -367,6 +367,13 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
         field,
         format_args!("an object of type {}", type_name(object)),
     );
+    let has_interface = || getattr::has(object, &names(object.py()).cai).unwrap_or(false);
+    let violation = match rule {
+        Rule::DlpackMissing if release::dropping(has_interface) => {
+            violation.with_hint("cd.view(obj) takes it by its interface")
+        }
+        _ => violation,
+    };
     why_not::with_type_hint(violation, object).into()
 }
 

@@ -8,6 +8,7 @@
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if it declares the stream or nothing else is offered, and a driver names the device; else `__dlpack__` |
 //! | a NumPy array that its `__dlpack__` refuses | `__array_interface__` |
+//! | an array of CAI alone, of which `from_dlpack` is asked for a copy | CAI, and the copy of its view |
 //!
 //! A masked array of NumPy is refused, unless it has no mask.
 
@@ -386,6 +387,12 @@ pub(crate) fn by_dlpack<'py>(
         if facts.traits.intersects(Traits::MASKED) {
             masked_array::check(object)?;
         }
+        if !facts.traits.intersects(Traits::HAS_DLPACK)
+            && (request.device.is_some() || request.copy == Some(true))
+            && !dlpack::has_dlpack(object, facts.traits)?
+        {
+            return by_view(memory, object, request, options);
+        }
         dlpack::check_has_dlpack(object, facts.traits)?;
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
@@ -450,6 +457,34 @@ fn transferred<'py>(
     };
     let facts = known_types::facts_of(&view)?;
     offer_of_view(&view, facts, request, options, Access::Unknown).map(Some)
+}
+
+/// Imports an array that has no `__dlpack__` to ask for a copy, and asks its view.
+///
+/// # Errors
+/// Those of [`import`] and [`offer_of_view`].
+#[cold]
+fn by_view<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<()> {
+    let view = PyCaiView::new(import(object, options)?).into_object(object.py())?;
+    // The options have described the array, not its copy.
+    let rest = Options {
+        read_only: options.read_only,
+        ..Options::default()
+    };
+    // The producer's stream is of its own device.
+    let request = DlpackArguments {
+        stream: request.stream.filter(|_| !request.is_producers),
+        is_producers: false,
+        ..request
+    };
+    let facts = known_types::facts_of(&view)?;
+    let offer = offer_of_view(&view, facts, request, &rest, Access::Unknown)?;
+    claim(memory, offer, &rest)
 }
 
 #[inline(always)]

@@ -294,9 +294,22 @@ fn no_such_keyword<S: Signature>(given: &Bound<'_, PyAny>) -> String {
             parameter.name
         ),
         None => format!(
-            "{function}() got an unexpected keyword argument '{given}'{}",
-            keywords_of::<S>()
+            "{function}() got an unexpected keyword argument '{given}'{}{}",
+            keywords_of::<S>(),
+            copies_instead::<S>(given)
         ),
+    }
+}
+
+/// Names the call that copies, for a keyword that would ask a function for a copy that imports and copies nothing.
+#[cold]
+fn copies_instead<S: Signature>(given: &Bound<'_, PyAny>) -> &'static str {
+    let has = |name| S::KEYWORDS.iter().any(|keyword| keyword.name == name);
+    match given.to_string().as_str() {
+        "device" if has("dl_device") => "; dl_device= asks for a copy there",
+        "device" if has("device_id") => "; cd.from_dlpack(obj, device=...) copies",
+        "copy" if has("device_id") => "; cd.from_dlpack(obj, copy=True) copies",
+        _ => "",
     }
 }
 
