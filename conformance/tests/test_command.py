@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
 
 import cai_dlpack as cd
 import numpy as np
 import pytest
+from cai_dlpack import doctor
 from cai_dlpack.demo.cases import CASES
 
 from conformance.tests.interpreter import needs
@@ -130,6 +132,35 @@ def test_the_doctor_finds_the_libraries_and_the_driver() -> None:
         assert versions[name] == importlib.metadata.version(distribution)
     absent = json.loads(run("doctor", "--json").stdout)["driver"]
     assert absent["found"] is False and "libcuda" in absent["why"]
+
+
+def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    (numba,) = (library for library in doctor.libraries() if library["name"] == "numba")
+    assert numba["faults"] and {fault["link"] for fault in numba["faults"]} == {doctor.FAULTS}
+    assert numba["findings"] == ["docs/findings/numba-cuda.md"]
+    plain = run("doctor").stdout
+    for library in doctor.libraries():
+        for link in [*(fault["link"] for fault in library["faults"]), *library["findings"]]:
+            assert f"      see {link}\n" in plain
+    # A fault that somebody has reported has the report's address, and a published package that of its pages.
+    row = {"name": "numpy", "title": "NumPy", "distribution": "numpy", "distributions": ["torch"], "version": "1"}
+    row |= {"calls": [], "produces": True, "silence": None, "quirks": []}
+    faults = [("a", "b", "https://example.org/1"), ("c", "d", None)]
+    monkeypatch.setattr(doctor._core, "_partners", lambda: [{**row, "faults": faults}])
+    metadata = Message()
+    metadata["Project-URL"] = "Source Code, https://example.org/us"
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda _: metadata)
+    (library,) = doctor.libraries()
+    pages = f"https://example.org/us/blob/v{cd.__version__}"
+    assert [fault["link"] for fault in library["faults"]] == ["https://example.org/1", f"{pages}/{doctor.FAULTS}"]
+    assert library["findings"] == [f"{pages}/docs/findings/torch.md"]
+
+
+def test_the_pages_that_the_doctor_links_are_there() -> None:
+    assert {file.stem for file in (ROOT / "docs" / "findings").iterdir()} == doctor.FINDINGS
+    path, _, anchor = doctor.FAULTS.partition("#")
+    headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+    assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_doctor_tries_each_pair() -> None:

@@ -165,7 +165,10 @@ fn faults() -> String {
             [
                 named(partner),
                 fault.what.to_owned(),
-                fault.reproduction.to_owned(),
+                match fault.report {
+                    None => fault.reproduction.to_owned(),
+                    Some(url) => format!("{}; [reported]({url})", fault.reproduction),
+                },
             ]
         };
         partner.faults.iter().map(row)

@@ -413,6 +413,8 @@ pub struct Fault {
     pub what: &'static str,
     /// The smallest way to see it.
     pub reproduction: &'static str,
+    /// Where somebody has reported it to the library.
+    pub report: Option<&'static str>,
 }
 
 impl Partner {

@@ -201,10 +201,12 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "exports a broadcast array as a contiguous one, which reaches past its memory; `check=\"bounds\"` refuses it",
                 reproduction: "`DeviceNDArray((3, 2), (0, 8), \"f8\", gpu_data=a.gpu_data).__cuda_array_interface__[\"strides\"]`",
+                report: None,
             },
             Fault {
                 what: "takes an array with the interface alone for one in C order in a kernel, if its last stride is eight items; a view is read by DLPack",
                 reproduction: "`typeof(array, Purpose.argument).layout` of `numba.cuda.typing.typeof`, of such an object",
+                report: None,
             },
         ],
     },
@@ -251,6 +253,7 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[Fault {
             what: "a `StridedMemoryView` of an empty device array exports itself as the CPU's",
             reproduction: "`from_cuda_array_interface`, then `__dlpack_device__()`",
+            report: None,
         }],
     },
     Partner {
@@ -291,10 +294,12 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "what an exchange table refuses by `BufferError` it asks for again by `__dlpack__()`, without stream and version",
                 reproduction: "`tvm_ffi.from_dlpack(v)` of read-only data in a capture that forbids the order: the error would be `read-only-legacy`",
+                report: None,
             },
             Fault {
                 what: "keeps a tensor for good if there is no memory for its own object: `MemoryError`, and the tensor never ends",
                 reproduction: "`_testcapi.set_nomemory(n, n + 1)` before `tvm_ffi.from_dlpack(a)`; `sys.getrefcount(a)` has grown",
+                report: None,
             },
         ],
     },
@@ -335,6 +340,7 @@ pub static PARTNERS: &[Partner] = &[
             what: "clears every error of `__dlpack__`: what is refused is read as \"incompatible function arguments\"; \
                    `cd.explain(v, to=\"nanobind\")` has the reason",
             reproduction: "`function(v)` of a `v` that is ready on a captured stream, without `cd.use_stream`",
+            report: None,
         }],
     },
     Partner {
@@ -384,10 +390,12 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "arrays without axes: IndexError",
                 reproduction: "`wp.init(); wp.from_dlpack(np.zeros(()))`",
+                report: None,
             },
             Fault {
                 what: "makes an axis of the lanes of a type, and divides the other strides by their number: it reads other elements",
                 reproduction: "`wp.from_dlpack(v).strides` of a `v` of float32x2",
+                report: None,
             },
         ],
     },
@@ -514,16 +522,19 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "does not look at the lanes of a type: float32x2 of 2 x 3 arrives as float32 of 2 x 3",
                 reproduction: "`tf.experimental.dlpack.from_dlpack(cd.to_dlpack(v)).shape` of such a `v`",
+                report: None,
             },
             Fault {
                 what: "a tensor of strings ends the process; through the bridge a refusal",
                 reproduction: "`tf.constant(\"x\").__dlpack__()`",
+                report: None,
             },
             Fault {
                 what: "refuses a device that it does not have, calls the deleter and leaves the capsule's name, so that \
                        the capsule calls it again: a double free; a capsule of the bridge does not",
                 reproduction: "`tf.experimental.dlpack.from_dlpack(capsule)` of device memory, on a machine without a \
                                GPU; then `del capsule`",
+                report: None,
             },
         ],
     },
@@ -579,24 +590,29 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "takes uint16 for bfloat16",
                 reproduction: "`paddle.from_dlpack(np.zeros(3, np.uint16)).dtype`",
+                report: None,
             },
             Fault {
                 what: "calls no deleter of a tensor whose `manager_ctx` is NULL, and so keeps its memory for good; that of \
                        ours is not NULL",
                 reproduction: "`paddle.from_dlpack(x)` of such a tensor; then `del` of what it returns",
+                report: None,
             },
             Fault {
                 what: "negative strides: asks for 2^64 bytes less a few, MemoryError",
                 reproduction: "`paddle.from_dlpack(np.arange(4)[::-1]).numpy()`",
+                report: None,
             },
             Fault {
                 what: "device memory, by a build without CUDA: segmentation fault before the array is asked for anything; \
                        through `cd.to` a refusal",
                 reproduction: "`paddle.from_dlpack(v)` of a `v` on a device",
+                report: None,
             },
             Fault {
                 what: "imported after TensorFlow 2.21.0: segmentation fault in protobuf",
                 reproduction: "`import tensorflow, paddle`",
+                report: None,
             },
         ],
     },
@@ -646,6 +662,7 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[Fault {
             what: "sends bool as uint8",
             reproduction: "`np.from_dlpack(OrtValue.ortvalue_from_numpy(np.ones(2, bool))).dtype`",
+            report: None,
         }],
     },
     Partner {
@@ -697,6 +714,7 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[Fault {
             what: "a buffer of size 0 at address NULL aborts the process",
             reproduction: "`pa.py_buffer` of such an exporter; ours is never NULL",
+            report: None,
         }],
     },
     Partner {
@@ -770,6 +788,7 @@ pub static PARTNERS: &[Partner] = &[
             what: "counts a byte for each packed element that is smaller: it sends, and receives into, what lies \
                    past the end; through the bridge a refusal",
             reproduction: "`MPI.memory(t).nbytes` of a packed int4 tensor `t` of 8 elements, in 4 bytes",
+            report: None,
         }],
     },
     Partner {
@@ -832,10 +851,12 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "exports `torch.int1` to `torch.int7` and `torch.uint1` to `torch.uint7` as int8 and uint8",
                 reproduction: "`torch.utils.dlpack.from_dlpack(torch.zeros(3, dtype=torch.int4)).dtype`",
+                report: None,
             },
             Fault {
                 what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
                 reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
+                report: None,
             },
         ],
     },
@@ -1078,6 +1099,7 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[Fault {
             what: "needs the key `strides`, which the interface does not; a view has it",
             reproduction: "`algorithm(x, out, stream=s)` of an `x` whose dict lacks it: `KeyError`",
+            report: None,
         }],
     },
     Partner {
@@ -1107,7 +1129,8 @@ pub static PARTNERS: &[Partner] = &[
         launch: None,
         faults: &[Fault {
             what: "calls the deleter of a tensor before it launches the kernel that reads it; a view keeps the memory",
-            reproduction: "`ct.launch(s, grid, kernel, (x,))` of an `x` whose memory its tensor alone keeps (cutile-python #88)",
+            reproduction: "`ct.launch(s, grid, kernel, (x,))` of an `x` whose memory its tensor alone keeps",
+            report: Some("https://github.com/NVIDIA/cutile-python/issues/88"),
         }],
     },
     Partner {
@@ -1180,6 +1203,7 @@ pub static PARTNERS: &[Partner] = &[
         faults: &[Fault {
             what: "sends as many bytes from the address, whatever the strides; `explain` says that it refuses them",
             reproduction: "`endpoint.send(np.arange(10.0)[::2])`: 0 to 4 arrive",
+            report: None,
         }],
     },
     Partner {

@@ -30,7 +30,7 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     let faults = partner
         .faults
         .iter()
-        .map(|fault| (fault.what, fault.reproduction));
+        .map(|fault| (fault.what, fault.reproduction, fault.report));
     row.set_item("faults", faults.collect::<Vec<_>>())?;
     let silence = partner
         .producer

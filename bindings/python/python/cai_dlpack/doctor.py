@@ -46,6 +46,28 @@ MEMORY = {"host": HOST, "device": DEVICE}
 BEFORE = {"warp": "init"}
 # What a name of the table is imported as, if that is not the name.
 IMPORTED = {"numba": "numba.cuda"}
+# Where the faults of the table are, with how to see them, and what the conformance kit has found of a distribution.
+FAULTS = "docs/partners.md#faults-of-the-libraries-with-the-smallest-reproduction"
+FINDINGS = {
+    "apache-tvm-ffi",
+    "cuda-core",
+    "mpi4py",
+    "nanobind",
+    "numba-cuda",
+    "onnxruntime",
+    "paddlepaddle",
+    "torch",
+    "warp-lang",
+}
+
+
+def page(path: str) -> str:
+    """The address of a page of this version, if the package knows where it is published; else its path there."""
+    urls = importlib.metadata.metadata("cai-dlpack").get_all("Project-URL") or []
+    for label, _, address in (url.partition(", ") for url in urls):
+        if label == "Source Code":
+            return f"{address}/blob/v{cd.__version__}/{path}"
+    return path
 
 
 def report() -> dict[str, Any]:
@@ -100,7 +122,15 @@ def libraries() -> list[dict[str, Any]]:
                     "silence": partner["silence"],
                     "calls": calls,
                     "quirks": partner["quirks"],
-                    "faults": [{"what": what, "reproduction": shown} for what, shown in partner["faults"]],
+                    "faults": [
+                        {"what": what, "reproduction": shown, "link": reported or page(FAULTS)}
+                        for what, shown, reported in partner["faults"]
+                    ],
+                    "findings": [
+                        page(f"docs/findings/{name}.md")
+                        for name in [partner["distribution"], *partner["distributions"]]
+                        if name in FINDINGS
+                    ],
                 }
             )
     return found
@@ -183,8 +213,15 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
         say(f"{library['title']:20} {versions}", "" if same else "yellow")
         ways = (["makes arrays"] if library["makes_arrays"] else []) + library["calls"]
         say(wrapped("; ".join(ways), "    "), "cyan")
-        for known in [*library["quirks"], *(fault["what"] for fault in library["faults"])]:
-            say(wrapped(known, "      ", "    ! "), "yellow")
+        for quirk in library["quirks"]:
+            say(wrapped(quirk, "      ", "    ! "), "yellow")
+        links: dict[str, None] = {}
+        for fault in library["faults"]:
+            say(wrapped(fault["what"], "      ", "    ! "), "yellow")
+            links[fault["link"]] = None
+        # An address is not broken: a terminal lets the reader open it.
+        for link in [*links, *library["findings"]]:
+            say(f"      see {link}", "")
     for memory, producers in found.get("pairs", {}).items():
         say(f"\nBy cd.to, from {memory} memory", "bold")
         if not producers:
