@@ -6,6 +6,7 @@
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
 #   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
+#   make pictures                    draws the streams of docs/streams.md anew
 #   make feature-sets                the library with each set of cudarc's features, and without a dependency
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list; an example each
 #   make deny                        licences, sources and duplicates of the dependencies, by cargo-deny
@@ -73,7 +74,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
 .DELETE_ON_ERROR:
 
 help:
@@ -129,6 +130,10 @@ check-python: $(VENV)/.package
 docs: $(DOCS)/.requirements
 	$(DOCS)/bin/python benches/plots.py docs
 	$(DOCS)/bin/python docs/site/build.py $(TARGET)/site
+
+# The pictures of docs/streams.md, from the calls on the simulated driver.
+pictures: $(VENV)/.package simulator
+	$(call simulated,$(VENV)) docs/site/pictures.py docs
 
 # zig is the linker and brings each platform's C library; rustup brings Rust's own for the targets.
 WHEEL_TARGETS := $(foreach libc,gnu musl,x86_64-unknown-linux-$(libc) aarch64-unknown-linux-$(libc))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
@@ -50,6 +51,17 @@ def test_the_demo_is_right_with_the_bridge_and_wrong_without_each_time(tmp_path:
         assert lines[-1] == "Not run, as it is not here: what needs torch, jax, tensorflow."
     kept = ROOT / "docs" / "hand-over.svg"
     assert kept.read_text("utf-8") == (tmp_path / "drawn.svg").read_text("utf-8"), "python -m cai_dlpack demo --svg"
+
+
+def test_the_pictures_of_the_page_of_streams_are_those_of_the_calls(tmp_path: Path) -> None:
+    done = simulate([], ["docs/site/pictures.py", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "streams.md").read_text("utf-8")
+    for drawn in sorted(tmp_path.iterdir()):
+        kept = ROOT / "docs" / drawn.name
+        assert kept.read_text("utf-8") == drawn.read_text("utf-8"), "make pictures"
+        assert f"]({drawn.name})" in page
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_the_pictures_of_the_performance_page_are_those_of_the_kept_figures(tmp_path: Path) -> None:
@@ -143,10 +155,16 @@ def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         for link in [*(fault["link"] for fault in library["faults"]), *library["findings"]]:
             assert f"      see {link}\n" in plain
     # A fault that somebody has reported has the report's address, and a published package that of its pages.
-    row = {"name": "numpy", "title": "NumPy", "distribution": "numpy", "distributions": ["torch"], "version": "1"}
+    row: dict[str, Any] = {
+        "name": "numpy",
+        "title": "NumPy",
+        "distribution": "numpy",
+        "distributions": ["torch"],
+        "version": "1",
+    }
     row |= {"calls": [], "produces": True, "silence": None, "quirks": []}
     faults = [("a", "b", "https://example.org/1"), ("c", "d", None)]
-    monkeypatch.setattr(doctor._core, "_partners", lambda: [{**row, "faults": faults}])
+    monkeypatch.setattr("cai_dlpack._core._partners", lambda: [{**row, "faults": faults}])
     metadata = Message()
     metadata["Project-URL"] = "Source Code, https://example.org/us"
     monkeypatch.setattr(importlib.metadata, "metadata", lambda _: metadata)
