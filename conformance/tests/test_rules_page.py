@@ -38,6 +38,33 @@ EXAMPLE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 EXAMPLES = {found["rule"]: (found["kind"], " ".join(found["text"].split())) for found in EXAMPLE.finditer(PAGE)}
+INSTEAD = {
+    found[1]: " ".join(found[2].split())
+    for found in re.finditer(r"^### (\S+)\n(?:(?!###).*\n)*?\*Instead\*: ((?:.+\n?)+)", PAGE, re.MULTILINE)
+}
+#: By rule: its hint is about the value at hand, which the page does not know.
+OF_THE_VALUE = {
+    "argument-count",
+    "argument-missing",
+    "argument-type",
+    "argument-unexpected",
+    "argument-value",
+    "cai-unavailable",
+    "device-mismatch",
+    "device-unknown",
+    "dtype-code",
+    "dtype-override",
+    "field-unknown",
+    "overlap",
+    "pointer-device",
+    "read-only-writer",
+    "shape-override",
+    "transfer-refused",
+    "typestr-syntax",
+    "view-dtype",
+    "view-in-use",
+    "view-ndim",
+}
 FIELD = re.compile(r"`DLTensor\.(\w+) = ([^`]+)`")
 KEYS = re.compile(r'`("[a-z]+": [^`]+)`')
 CODES = {"kDLFloat": abi.FLOAT, "kDLBool": abi.BOOL, "kDLOpaqueHandle": abi.OPAQUE, "NULL": None}
@@ -376,6 +403,17 @@ def test_the_example_raises_its_rule(rule: str, machine: Machine) -> None:
         with pytest.raises((cd.Refusal, BufferError, TypeError)) as caught:
             call()
         assert (builtin(caught.value).__name__, getattr(caught.value, "rule", None)) == (kind, rule), caught.value
+        hint = getattr(caught.value, "hint", None)
+        assert hint or rule not in OF_THE_VALUE
+        if hint and rule not in OF_THE_VALUE:
+            assert hint in INSTEAD[rule].replace("`", ""), f"the page tells otherwise than the hint: {hint}"
+
+
+def test_each_rule_tells_what_to_do_instead() -> None:
+    """Words of its own, or those of the hint; if there is nothing to do, why."""
+    assert sorted(INSTEAD) == sorted(EXAMPLES)
+    for rule, text in INSTEAD.items():
+        assert text.endswith(".") and not text.startswith("nothing."), rule
 
 
 @pytest.mark.parametrize(("rule", "file"), ELSEWHERE.items())
