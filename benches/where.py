@@ -116,6 +116,14 @@ REMOVALS = {
             ],
         }
     ),
+    # The question whether conversions are traced, while none is.
+    "trace": Removal(
+        {
+            "src/python/cpython/tracing.rs": [
+                ("    REASONS.load(Ordering::Relaxed) != 0\n", "    false\n"),
+            ],
+        }
+    ),
     # Fork, thread exit, the chain of ends, and the thread that an end must be on.
     "safe ends": Removal(
         {

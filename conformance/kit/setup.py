@@ -10,13 +10,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-CRATE = Path(__file__).resolve().parent.parent / "simulator"
+REPOSITORY = Path(__file__).resolve().parents[2]
+CRATE = REPOSITORY / "conformance" / "simulator"
+sys.path.insert(0, str(REPOSITORY / "bindings/python/wheels"))
+import address  # noqa: E402
 
 
 def build_driver() -> Path:
@@ -69,4 +73,9 @@ class BinaryDistribution(Distribution):
 
 
 os.chdir(Path(__file__).resolve().parent)
-setup(cmdclass={"build_py": BuildWithDriver, "bdist_wheel": PlatformWheel}, distclass=BinaryDistribution)
+where = address.repository(REPOSITORY)
+setup(
+    cmdclass={"build_py": BuildWithDriver, "bdist_wheel": PlatformWheel},
+    distclass=BinaryDistribution,
+    project_urls={"Source Code": where} if where else {},
+)

@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bindings/python/wheels"))
+import address  # noqa: E402
+
 LINK = re.compile(r"\[([^]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
 RUST = re.compile(r"^```rust[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -59,6 +62,8 @@ def main() -> None:
     shutil.rmtree(pages, ignore_errors=True)
     copy(pages)
     settings = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
+    if repository := address.repository(ROOT):
+        settings += f"repo_url: {repository}\n"
     (folder / "mkdocs.yml").write_text(f"docs_dir: {pages}\nsite_dir: {folder / 'html'}\n{settings}", encoding="utf-8")
     options = ["--quiet", "--strict", "--config-file", str(folder / "mkdocs.yml")]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -21,6 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import address
+
 HERE = Path(__file__).resolve().parent
 BINDINGS = HERE.parent
 REPOSITORY = BINDINGS.parent.parent
@@ -109,7 +111,8 @@ def maturin(*arguments: object, target: Path) -> None:
     """Runs maturin, for whatever interpreter it is told of: not for that of an environment."""
     for name in ("PYO3_PYTHON", "PYO3_BUILD_EXTENSION_MODULE"):
         os.environ.pop(name, None)
-    run(Path(sys.executable).with_name("maturin"), *arguments, **surroundings(target))
+    with address.published(REPOSITORY, BINDINGS):
+        run(Path(sys.executable).with_name("maturin"), *arguments, **surroundings(target))
 
 
 def build(wheel: Wheel, out: Path, target: Path) -> Path:
@@ -123,6 +126,13 @@ def build(wheel: Wheel, out: Path, target: Path) -> Path:
         maturin("build", "--release", "--locked", *manifest, *platform, *chosen, "--out", name, target=target)
         (made,) = Path(name).glob("*.whl")
         return Path(shutil.move(made, out / made.name))
+
+
+def sdist(out: Path) -> Path:
+    """Makes the source distribution; returns the file."""
+    maturin("sdist", "--manifest-path", BINDINGS / "Cargo.toml", "--out", out, target=TARGET)
+    (file,) = out.glob("*.tar.gz")
+    return file
 
 
 def try_in(file: Path, python: str, folder: Path) -> None:
@@ -203,10 +213,16 @@ def main() -> int:
                 flush=True,
             )
         if re.search(options.only, "sdist"):
-            maturin("sdist", "--manifest-path", BINDINGS / "Cargo.toml", "--out", options.out, target=TARGET)
-            (file,) = options.out.glob("*.tar.gz")
+            file = sdist(options.out)
+            told = []
+            if options.twice:
+                (folder / "again").mkdir(exist_ok=True)
+                is_equal = digest(sdist(folder / "again")) == digest(file)
+                told.append("the same bytes twice" if is_equal else "OTHER BYTES the second time")
+                is_same &= is_equal
             try_in(file, sys.executable, folder / "environment")
-            print(f"{file.name}  {file.stat().st_size >> 10} KiB", "built and tried on this CPython", sep="\n    ")
+            told.append("built and tried on this CPython")
+            print(f"{file.name}  {file.stat().st_size >> 10} KiB  sha256 {digest(file)[:16]}", *told, sep="\n    ")
     run(sys.executable, "-m", "twine", "check", "--strict", *options.out.iterdir())
     return 0 if is_same else 1
 
