@@ -21,6 +21,8 @@ import address  # noqa: E402
 
 LINK = re.compile(r"\[([^]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
 RUST = re.compile(r"^```rust[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Below the guides in the results of a search, since their readers are few.
+LATER = ["docs/design.md", "CHANGELOG.md", "docs/safety.md"]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 
@@ -51,7 +53,8 @@ def copy(pages: Path) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
             text = RUST.sub(visible, path.read_text(encoding="utf-8"))
-            to.write_text(LINK.sub(followed, text), encoding="utf-8")
+            head = "---\nsearch:\n  boost: 0.5\n---\n" if str(path.relative_to(ROOT)) in LATER else ""
+            to.write_text(head + LINK.sub(followed, text), encoding="utf-8")
         else:
             shutil.copy(path, to)
 
@@ -61,6 +64,7 @@ def main() -> None:
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     copy(pages)
+    shutil.copy(ROOT / "docs" / "site" / "wide.css", pages)
     settings = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
     if repository := address.repository(ROOT):
         settings += f"repo_url: {repository}\n"
