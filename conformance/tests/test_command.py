@@ -186,7 +186,25 @@ def test_the_doctor_tries_each_pair() -> None:
     pairs = json.loads(done.stdout)["pairs"]
     assert pairs["host"]["numpy"]["tvm_ffi"] == pairs["device"]["numba"]["tvm_ffi"] == "works"
     assert pairs["device"]["numba"]["cuda.core"] == pairs["device"]["cuda.core"]["numba"] == "works"
-    assert "Error" in pairs["device"]["numba"]["numpy"], "device memory"
+    refused = pairs["device"]["numba"]["numpy"]
+    assert "Error" in refused and refused.endswith('; instead np.from_dlpack(v, device="cpu")'), "device memory"
+
+
+def test_a_doctor_without_a_library_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cai_dlpack._core._partners", list)
+    assert doctor.main(as_json=False, try_pairs=False) == 0
+    assert "none of the table: pip install numpy" in capsys.readouterr().out
+
+
+def test_the_command_lines_of_the_readme_are_for_a_shell(tmp_path: Path) -> None:
+    """An expression has parentheses, which a shell takes for its own unless they are quoted."""
+    lines = re.findall(r"`(python -m cai_dlpack [^`]*)`", " ".join((ROOT / "README.md").read_text("utf-8").split()))
+    assert len(lines) == 3, lines
+    for line in lines:
+        parsed = subprocess.run(["bash", "-n", "-c", line], capture_output=True, text=True)
+        assert parsed.returncode == 0, parsed.stderr
 
 
 def test_the_doctor_tells_why_no_pair_was_tried() -> None:

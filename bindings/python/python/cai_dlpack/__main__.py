@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     doctor.add_argument("--json", action="store_true", help="prints data")
 
     explain = commands.add_parser("explain", help="what a conversion would do, and why")
-    explain.add_argument("array", metavar="MODULE:EXPRESSION", help="an array, such as numpy:zeros(3)")
+    explain.add_argument("array", metavar="MODULE:EXPRESSION", help="an array, such as 'numpy:zeros(3)'")
     explain.add_argument("--to", metavar="LIBRARY", help="the consumer")
     explain.add_argument("--stream", type=int, help="the consumer's stream, as a number")
 

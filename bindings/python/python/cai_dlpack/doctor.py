@@ -163,6 +163,7 @@ def pairs(memory: str, producer: str) -> dict[str, str]:
             cd.to(array, consumer)
         except Exception as error:
             came[consumer] = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+            came[consumer] += "".join(f"; instead {remedy}" for remedy in cd.explain(array, to=consumer).remedies)
         else:
             came[consumer] = "works"
     return came
@@ -207,6 +208,8 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
     else:
         say(wrapped(f"no CUDA driver ({cuda['why']}): arrays in host memory change hands all the same", "  ", ""), "")
     say("\nLibraries that are installed, and the version that their row of the table was checked with", "bold")
+    if not found["libraries"]:
+        say("    none of the table: pip install numpy, torch, numba-cuda, ... makes arrays", "yellow")
     for library in found["libraries"]:
         same = library["version"] == library["checked"]
         versions = library["version"] + ("" if same else f" (checked: {library['checked']})")
