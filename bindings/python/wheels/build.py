@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import address
+import emulated
 
 HERE = Path(__file__).resolve().parent
 BINDINGS = HERE.parent
@@ -150,7 +151,10 @@ def try_in(file: Path, python: str, folder: Path) -> None:
 def trials(wheel: Wheel, file: Path, folder: Path) -> list[str]:
     """Tries a wheel on each interpreter that can; returns what was done, and why something was not."""
     if not wheel.platform.target.startswith(f"{os.uname().machine}-unknown-linux-gnu"):
-        return ["not tried: another platform than this"]
+        reason = emulated.missing(wheel.platform.target, wheel.interpreters)
+        if reason:
+            return [f"not tried: {reason}"]
+        return [emulated.try_in(file, HERE / "trial.py", TARGET / "emulated", run)]
     done = []
     for version in wheel.interpreters:
         python = interpreter(version)
