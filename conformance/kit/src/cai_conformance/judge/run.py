@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cai_conformance.cuda import NoDriver
 from cai_conformance.judge import steps
 from cai_conformance.judge.check import Broken, Check, NotRun, Severity
 from cai_conformance.judge.consumed import Consumer
@@ -80,7 +81,7 @@ def _judge(
             continue
         try:
             check.run(found)
-        except NotRun as why:
+        except (NotRun, NoDriver) as why:
             reasons.append(f"{name}: {why}")
         except Exception as error:
             return failed(check, error, program, f"{name}: ", tried)
@@ -121,7 +122,7 @@ def _consume(consumer: Consumer, check: Check, program: Program) -> Result:
     steps.begin()
     try:
         check.run(consumer)
-    except NotRun as why:
+    except (NotRun, NoDriver) as why:
         return Result(check, Outcome.NOT_RUN, printable(str(why)))
     except Exception as error:
         return failed(check, error, program)

@@ -269,5 +269,6 @@ def _(t: Tensors) -> None:
     shows=ORDERED.format("stream=driver().stream()"),
 )
 def _(t: Tensors) -> None:
+    need_cuda(t)
     for stream in (trials.another_stream(), 1, 2):
         demand_order(t, stream)
