@@ -90,6 +90,17 @@ class Driver:
             with self.context(device):
                 self._do("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
+    def write_in(self, stream: int, address: int, data: bytes) -> None:
+        """Copies bytes to memory of a device in a stream. The bytes must live until that is done."""
+        with self.context():
+            self._do(
+                "cuMemcpyHtoDAsync_v2",
+                ctypes.c_uint64(address),
+                data,
+                ctypes.c_size_t(len(data)),
+                ctypes.c_void_p(stream),
+            )
+
     def read(self, address: int, nbytes: int, *, wait: bool = True) -> bytes:
         """Waits for all work of the context, then copies."""
         buffer = ctypes.create_string_buffer(nbytes)
@@ -124,9 +135,9 @@ class Driver:
         with self.context():
             self._do("cuStreamSynchronize", ctypes.c_void_p(stream))
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: int = 0) -> None:
         """Waits for all work of the context."""
-        with self.context():
+        with self.context(device):
             self._do("cuCtxSynchronize")
 
     def attribute(self, attribute: int, address: int) -> int | None:

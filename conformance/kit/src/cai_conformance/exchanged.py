@@ -10,6 +10,7 @@ import ctypes
 from typing import Any
 
 from cai_conformance import abi, exchange, offers
+from cai_conformance.cuda import driver
 from cai_conformance.reference.exchanger import ExchangeArray, as_object
 from cai_conformance.reference.producers import DeviceMemory, kept
 
@@ -130,6 +131,7 @@ def exchanged(array: Any = offers.USUAL, /, **changes: Any) -> Any:
         shown.prev_api = ctypes.addressof(table(prev))
     memory = DeviceMemory(array) if changes.pop("on_device", False) else None
     if memory is not None:
+        driver().synchronize()
         changes.update(device=(abi.CUDA, 0), data=memory.address)
     if error is not None:
         changes["raises"] = error

@@ -42,6 +42,7 @@ class Cai:
 
     def __init__(self, array: Any, changes: dict[str, Any]) -> None:
         self.memory = DeviceMemory(array)
+        driver().synchronize()  # by `stream=None` the elements are there
         self.reads = 0
         inside = changes.pop("inside", 0)
         self.array = array[inside:] if inside else array
@@ -170,6 +171,7 @@ class DeviceTensor(Tensor):
     def __init__(self, array: Any, **changes: Any) -> None:
         self.number: int = changes.pop("number", 0)
         self.memory = DeviceMemory(array, self.number)
+        driver().synchronize(self.number)
         address = self.memory.address
         usual = {"device": (abi.CUDA, self.number), "data": address if array.size else 0}
         super().__init__(array, **{**usual, **changes})

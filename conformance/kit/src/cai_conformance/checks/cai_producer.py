@@ -13,11 +13,12 @@ import numpy as np
 from cai_conformance.checks.producing import registering
 from cai_conformance.cuda import NoDriver, driver
 from cai_conformance.judge import sources as say
-from cai_conformance.judge.check import NotRun, Severity, demand
+from cai_conformance.judge import trials
+from cai_conformance.judge.check import NotRun, Severity, broken, demand
 from cai_conformance.judge.memory import compact, same, span, values
 from cai_conformance.judge.produced import Produced
 from cai_conformance.judge.samples import DTYPES, FULL, LAYOUTS, SHAPES
-from cai_conformance.reference.producers import CaiArray, DeviceMemory, kept
+from cai_conformance.reference.producers import CaiArray, DeviceMemory, kept, own_stream
 
 DEVIATION, RECOMMENDATION = Severity.DEVIATION, Severity.RECOMMENDATION
 MISSING = object()
@@ -683,6 +684,20 @@ def _(p: Produced) -> None:
 # --- stream ---
 
 
+class Unsaid(CaiArray):
+    """Is ready, and has no entry `stream`."""
+
+    def memory_of(self, array: Any) -> Any:
+        memory = super().memory_of(array)
+        driver().synchronize()
+        return memory
+
+    def interface(self) -> Any:
+        whole = super().interface()
+        del whole["stream"]
+        return whole
+
+
 @check(
     "stream-version",
     "`stream` is there from version 3 on only",
@@ -701,7 +716,7 @@ def _(p: Produced) -> None:
     say.CAI_STREAM,
     after=("version-type",),
     severity=RECOMMENDATION,
-    mutant=edited(stream=MISSING),
+    mutant=Unsaid,
 )
 def _(p: Produced) -> None:
     demand(
@@ -766,6 +781,22 @@ def _(p: Produced) -> None:
 
 
 # --- memory ---
+
+
+class Pending(CaiArray):
+    """Is ready once its own stream has done the copy, and says that it is ready now."""
+
+    def memory_of(self, array: Any) -> Any:
+        memory = DeviceMemory(array)
+        low, high = span(array.shape, array.strides, array.itemsize)
+        kept(data := ctypes.string_at(array.ctypes.data + low, high - low))
+        driver().write(memory.start, bytes(high - low))
+        driver().synchronize()
+        driver().write_in(own_stream(), memory.start, data)
+        return memory
+
+    def interface(self) -> Any:
+        return {**super().interface(), "stream": None}
 
 
 class Odd:
@@ -851,6 +882,71 @@ def _(p: Produced) -> None:
     dtype = np.dtype(p.interface["typestr"])
     found = values(p.interface["data"][0], p.interface["shape"], p.interface.get("strides"), dtype, host=False)
     demand(same(found.astype(p.expected.dtype), p.expected), f"{found.tolist()} instead of {p.expected.tolist()}")
+
+
+def in_order(array: Any) -> Any:
+    """The elements, once the work is done that the dict's stream names, and no other; none if it is None."""
+    interface = array.__cuda_array_interface__
+    stream = interface.get("stream")
+    return values(
+        interface["data"][0],
+        interface["shape"],
+        interface.get("strides"),
+        np.dtype(interface["typestr"]),
+        host=False,
+        after=trials.another_stream() if stream is None else stream,
+    )
+
+
+@check(
+    "stream-order",
+    "the elements are there once the work of `stream` is done, and at once if that is None",
+    say.CAI_STREAM_NONE,
+    after=(
+        "pointer-unknown",
+        "shape-value",
+        "strides-length",
+        "typestr-kind",
+        "typestr-size",
+        "stream-type",
+        "stream-zero",
+        "stream-range",
+        "stream-alive",
+    ),
+    samples=("matrix", "vector", "every-second"),
+    mutant=Pending,
+    shows="""from cai_conformance.checks.cai_producer import in_order
+from cai_conformance.judge import trials
+with trials.nothing_by_itself():  # no work is done before somebody waits for it
+    other = {array}
+    print(in_order(other))""",
+)
+def _(p: Produced) -> None:
+    if p.version < 3:
+        raise NotRun("before version 3 nothing is said of streams")
+    if not driver().simulated:
+        raise NotRun("a GPU's driver cannot be told to leave a producer's work for later")
+    given = p.sample.array()
+    given += 1  # not what freed memory may still have of the same sample
+    expected = given.copy()
+    with trials.nothing_by_itself():
+        array = p.make(given)
+        try:
+            found = in_order(array).astype(expected.dtype)
+        except RuntimeError as error:
+            raise NotRun(f"the elements cannot be read: {error}") from None
+        if same(found, expected):
+            return
+        driver().wait(1)
+        after_legacy = same(in_order(array).astype(expected.dtype), expected)
+        driver().synchronize()
+        if not same(in_order(array).astype(expected.dtype), expected):
+            raise NotRun("the elements are not where it says, whatever is waited for")
+    stream = p.interface.get("stream")
+    said = f"stream={stream if stream is None else hex(stream)}: {found.tolist()} instead of {expected.tolist()}"
+    if after_legacy:
+        broken(f"{said}, as work is pending in the legacy default stream", DEVIATION)
+    broken(f"{said}, as work is pending in another stream")
 
 
 @check(

@@ -32,15 +32,29 @@ def compact(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def values(
-    address: int, shape: Sequence[int], strides: Sequence[int] | None, dtype: np.dtype[Any], *, host: bool
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dtype: np.dtype[Any],
+    *,
+    host: bool,
+    after: int | None = None,
 ) -> Array:
-    """A copy of the elements. `strides` are in bytes; None stands for C order."""
+    """A copy of the elements. `strides` are in bytes; None stands for C order.
+
+    Memory of a device is read once all work of the context is done, or that of the stream `after` alone.
+    """
     shape = tuple(map(int, shape))
     steps = compact(shape, dtype.itemsize) if strides is None else tuple(map(int, strides))
     start, end = span(shape, steps, dtype.itemsize)
     if start == end:
         return np.empty(shape, dtype)
-    data = ctypes.string_at(address + start, end - start) if host else driver().read(address + start, end - start)
+    if host:
+        data = ctypes.string_at(address + start, end - start)
+    elif after is None:
+        data = driver().read(address + start, end - start)
+    else:
+        data = driver().read_after(after, address + start, end - start)
     return np.ndarray(shape, dtype, buffer=bytearray(data), offset=-start, strides=steps).copy()
 
 

@@ -47,6 +47,7 @@ class CaiArray:
             raise TypeError("objects have no place in device memory")
         self.array = array
         self.memory: Any = self.memory_of(array)
+        driver().make_wait(own_stream(), 1)  # the copy from the host runs in the legacy default stream
         self.stream: int | None = own_stream()
 
     def memory_of(self, array: Array) -> Any:
@@ -217,6 +218,7 @@ class DlpackDeviceArray(DlpackArray):
     def __init__(self, array: Array) -> None:
         super().__init__(array)
         self.memory = DeviceMemory(array)
+        driver().make_wait(own_stream(), 1)
 
     @property
     def __cuda_array_interface__(self) -> Any:
