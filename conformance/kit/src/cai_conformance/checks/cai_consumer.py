@@ -16,6 +16,7 @@ from cai_conformance.checks.consuming import (
     REFUSED,
     Offer,
     Profile,
+    keeps_its_extent,
     keeps_its_owner,
     lets_its_owner_go,
     refuse,
@@ -182,6 +183,19 @@ profile.accepts(
     refusal=RECOMMENDATION,
     mutant=refusing(lambda d: len(d["shape"]) == 8 if isinstance(d.get("shape"), tuple) else False),
 )
+
+
+@profile.check(
+    "shape-huge",
+    "keeps an extent that 32 bits do not hold, or refuses it",
+    say.CAI_SHAPE,
+    mutant=misreading(lambda d: {"shape": (2**33 & 0x7FFF_FFFF,)} if d["shape"] == (2**33,) else {}),
+    shows='print(getattr(taken, "__cuda_array_interface__", taken)["shape"])',
+)
+def _(consumer: Consumer) -> None:
+    keeps_its_extent(consumer, "cai(np.zeros(1, np.int8), shape=(2**33,), strides=(0,))")
+
+
 profile.accepts(
     "size-zero",
     "takes an array without elements, whose pointer is 0",

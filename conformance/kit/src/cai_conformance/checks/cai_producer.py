@@ -847,6 +847,23 @@ def _(p: Produced) -> None:
 
 
 @check(
+    "shape-huge",
+    "an extent that 32 bits do not hold is the array's",
+    say.CAI_SHAPE,
+    after=("shape-value", "out-of-bounds"),
+    samples=("huge",),
+    mutant=edited(shape=lambda shape: tuple(extent & 0x7FFF_FFFF for extent in shape)),
+)
+def _(p: Produced) -> None:
+    found = tuple(p.interface["shape"])
+    demand(found == p.expected.shape, f"shape={found}, made of {p.expected.shape}")
+    strides = p.interface.get("strides")
+    if strides != (0,):
+        _, size = driver().allocation(p.interface["data"][0]) or (0, 0)
+        demand(size >= p.expected.nbytes, f"strides={strides} in an allocation of {size} bytes")
+
+
+@check(
     "typestr-big-endian",
     "items of the other byte order are described as such",
     say.NUMPY_ORDER,

@@ -9,6 +9,7 @@ from typing import Any
 
 from cai_conformance.judge.check import CHECKS, Broken, Check, NotRun, Severity, Source, demand
 from cai_conformance.judge.consumed import Consumer, Seen
+from cai_conformance.judge.limits import little_memory
 from cai_conformance.judge.memory import same
 from cai_conformance.judge.text import text_of
 
@@ -148,6 +149,25 @@ def refuse(consumer: Consumer, code: str) -> tuple[Any, Exception]:
     except Exception as error:
         return offer, error
     raise Offer(code, "was accepted")
+
+
+#: An extent that 32 bits do not hold.
+HUGE = 2**33
+
+
+def keeps_its_extent(consumer: Consumer, code: str) -> None:
+    """An array of one byte that is repeated `HUGE` times keeps its shape, or is refused."""
+    offer = consumer.offered(code)
+    try:
+        with little_memory():
+            taken = consumer.take(offer)
+    except Exception as error:
+        raise NotRun(f"{code}: raised {text_of(error)}") from None
+    shape, strides = consumer.layout(taken)
+    if shape != (HUGE,):
+        raise Offer(code, f"shape={shape} instead of {(HUGE,)}")
+    if strides not in (None, (0,)):
+        raise Offer(code, f"strides={strides} instead of (0,)")
 
 
 def keeps_its_owner(consumer: Consumer, code: str) -> None:

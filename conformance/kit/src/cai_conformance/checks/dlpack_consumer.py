@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi, offers
-from cai_conformance.checks.consuming import GOES, GOES_TOO, Offer, Profile, keeps_its_owner, lets_its_owner_go, take
+from cai_conformance.checks.consuming import (
+    GOES,
+    GOES_TOO,
+    Offer,
+    Profile,
+    keeps_its_extent,
+    keeps_its_owner,
+    lets_its_owner_go,
+    take,
+)
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
 from cai_conformance.judge.consumed import Consumer
@@ -154,6 +163,19 @@ profile.accepts(
     refusal=RECOMMENDATION,
     mutant=refusing(lambda read: read.ndim == 8),
 )
+
+
+@profile.check(
+    "shape-huge",
+    "keeps an extent that 32 bits do not hold, or refuses it",
+    say.DL_SHAPE,
+    mutant=misreading(lambda read: {"shape": (2**33 & 0x7FFF_FFFF,)} if read.shape == (2**33,) else {}),
+    shows="print(np.asarray(taken).shape)",
+)
+def _(consumer: Consumer) -> None:
+    keeps_its_extent(consumer, "tensor(np.zeros(1, np.int8), shape=(2**33,), strides=(0,))")
+
+
 profile.accepts(
     "size-zero",
     "takes an array without elements, whose pointer is NULL",

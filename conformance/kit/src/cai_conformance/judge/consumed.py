@@ -78,6 +78,25 @@ class Consumer:
         except Exception as error:
             raise NotRun(f"what it returned cannot be read ({error}): name a function that reads it (--read)") from None
 
+    def layout(self, taken: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """The shape of the consumer's array, and its strides in bytes if anything tells them; no element is read.
+
+        Raises:
+            NotRun: nothing tells the shape.
+        """
+        for name in ("__cuda_array_interface__", "__array_interface__"):
+            found = getattr(taken, name, None)
+            if found is not None:
+                strides = found.get("strides")
+                return tuple(map(int, found["shape"])), None if strides is None else tuple(map(int, strides))
+        shape = getattr(taken, "shape", None)
+        if shape is None and hasattr(taken, "__dlpack__"):
+            shape = Export(taken.__dlpack__()).read.shape
+        try:
+            return tuple(map(int, shape)), None
+        except TypeError:
+            raise NotRun("nothing tells the shape of what it returned") from None
+
     def _exported(self, taken: Any) -> Seen:
         try:
             export = Export(taken.__dlpack__(max_version=abi.NEWEST))

@@ -14,6 +14,7 @@ from typing import Any
 from cai_conformance.judge import steps
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.run import Outcome, Result
+from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.text import printable, text_of
 
 #: Seconds that a check may take; `--timeout` sets another number.
@@ -200,6 +201,8 @@ def ended(check: Check, why: str, done: list[steps.Step], program: Program) -> R
     said = steps.last("offer", done)
     if done and done[-1][0] == "make":
         said = f"while {done[-1][1]!r} was made"
+        if SAMPLES[done[-1][1]].huge:
+            return Result(check, Outcome.NOT_RUN, f"{said}, for which memory is short: {why}")
     evidence = printable(f"{said}: {why}" if said else why)
     return Result(check, Outcome.FAILED, evidence, program(check, done), check.ended)
 

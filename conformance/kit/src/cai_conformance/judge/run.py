@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from cai_conformance.cuda import NoDriver
 from cai_conformance.judge import steps
 from cai_conformance.judge.check import Broken, Check, NotRun, Severity
 from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.limits import little_memory
 from cai_conformance.judge.produced import Converted, Make, Produced
 from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.text import printable, text_of
@@ -140,8 +142,10 @@ def fallen(check: Check, results: dict[str, Result]) -> str:
 def _make(make: Make, name: str) -> Produced | str:
     """What a producer makes of a sample, or why there is nothing."""
     steps.tell("make", name)
+    sample = SAMPLES[name]
     try:
-        return Produced(make, SAMPLES[name])
+        with little_memory() if sample.huge else nullcontext():
+            return Produced(make, sample)
     except Converted as why:
         return str(why)
     except Exception as error:

@@ -14,6 +14,8 @@ class Sample:
 
     name: str
     code: str
+    huge: bool = False
+    """Whether a copy of it takes more memory than a check may."""
 
     def array(self) -> np.ndarray[Any, Any]:
         """A fresh array each time."""
@@ -62,6 +64,7 @@ SAMPLES = {
     **{name: Sample(name, f"np.array([0, 1, 1]).astype(np.{name})") for name in _DTYPES},
     "big-endian": Sample("big-endian", "np.arange(3).astype('>f4')"),
     "object": Sample("object", "np.array([None, 1], dtype=object)"),
+    "huge": Sample("huge", "np.lib.stride_tricks.as_strided(np.zeros(1, dtype=np.int8), (2**33,), (0,))", huge=True),
 }
 
 #: Arrays whose description must be right.

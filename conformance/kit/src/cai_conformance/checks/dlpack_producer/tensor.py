@@ -81,6 +81,21 @@ def _(t: Tensors) -> None:
     demand(found == t.expected.shape, f"shape={found}, made of {t.expected.shape}")
 
 
+@check(
+    "shape-huge",
+    "an extent that 32 bits do not hold is the array's",
+    say.DL_SHAPE,
+    after=("shape-value",),
+    samples=("huge",),
+    mutant=filled(lambda tensor, array: poke(tensor.shape, 2**33 & 0x7FFF_FFFF), lambda a: a.shape == (2**33,)),
+)
+def _(t: Tensors) -> None:
+    found = t.any().read
+    demand(found.shape == t.expected.shape, f"shape={found.shape}, made of {t.expected.shape}")
+    if found.data + found.byte_offset == t.produced.given.ctypes.data:
+        demand(found.strides == (0,), f"strides={found.strides}, made of {t.expected.strides}")
+
+
 def poke(address: int, value: int) -> None:
     ctypes.c_int64.from_address(address).value = value
 
