@@ -106,6 +106,7 @@ class Tensor:
         self.keywords: tuple[str, ...] = changes.pop("keywords", ("stream", "max_version", "dl_device", "copy"))
         self.used: bool = changes.pop("used", False)
         self.once: bool = changes.pop("once", False)
+        self.hosted: bool = changes.pop("hosted", False)
         self.changes = changes
 
     def __dlpack_device__(self) -> Any:
@@ -124,7 +125,7 @@ class Tensor:
         versioned = not self.older and asked is not None and asked[0] >= 1
         if self.once and self.capsules:
             return self.capsules[0]
-        tensor = self.managed(versioned)
+        tensor = self.chosen(keywords).managed(versioned)
         usual = abi.VERSIONED if versioned else abi.LEGACY
         # Without a destructor: one of Python's, which a consumer runs that drops the capsule because of an error, would
         # lose that error.
@@ -135,6 +136,18 @@ class Tensor:
         if self.once:
             self.capsules.append(capsule)
         return capsule
+
+    def chosen(self, keywords: dict[str, Any]) -> Tensor:
+        """This array, or a copy if one is asked for. Only what is `hosted` goes to the host by a copy."""
+        device, copy = keywords.get("dl_device"), keywords.get("copy")
+        to_host = self.hosted and device is not None and tuple(map(int, device)) == (abi.CPU, 0)
+        if to_host and copy is False:
+            raise BufferError("copy=False: the host cannot read this memory")
+        if not to_host and (copy is not True or self.device[0] != abi.CPU):
+            return self
+        flags = self.changes.get("flags", 0) | abi.IS_COPIED
+        self.copied = Tensor(_aligned(self.array), **{**self.changes, "flags": flags})
+        return self.copied
 
     def managed(self, versioned: bool) -> Any:
         """A managed tensor with the changes."""
@@ -254,7 +267,7 @@ def tensor(array: Any = USUAL, /, **changes: Any) -> Tensor:
     Of the struct: shape, strides, dtype, ndim, data, byte_offset, device, version, flags; context and deleter, which
     None makes NULL.
     Of the protocol: name of the capsule, announced device, older (no versioned tensor), keywords that are known, used,
-    once (one capsule for all calls), raises.
+    once (one capsule for all calls), raises, hosted (the host gets a copy, if `dl_device` asks for one).
     """
     return Tensor(array, **changes)
 

@@ -24,7 +24,9 @@ from cai_conformance.checks.consuming import (
 )
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, Source, broken, demand
-from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.consumed import Consumer, Seen
+from cai_conformance.judge.memory import same
+from cai_conformance.judge.text import text_of
 from cai_conformance.reference.consumers import DlpackConsumer, Refused, TakenTensor
 from cai_conformance.reference.producers import kept
 
@@ -698,6 +700,112 @@ def _(consumer: Consumer) -> None:
     if seen.address is not None and seen.address != offer.array.ctypes.data:
         return  # a copy may be written
     demand(not writable, f"{code}: it may be written")
+
+
+# --- what a user asks for ---
+
+
+def asked(consumer: Consumer, code: str, **keywords: Any) -> tuple[Any, Any]:
+    """Hands an offer over with keywords of the consumer's own. Returns the offer, and what came of it.
+
+    Raises:
+        NotRun: the consumer does not know them, or refuses the request as it may.
+    """
+    offer = consumer.offered(code)
+    try:
+        return offer, consumer.take(offer, **keywords)
+    except TypeError as error:
+        raise NotRun(f"the consumer takes no {', '.join(keywords)}: {text_of(error)}") from None
+    except BufferError as error:
+        raise NotRun(f"the consumer refuses: {text_of(error)}") from None
+    except Exception as error:
+        raise Offer(code, f"{text_of(error)} instead of BufferError", RECOMMENDATION) from None
+
+
+def demand_elements(consumer: Consumer, code: str, offer: Any, taken: Any) -> Seen:
+    """Demands that what was taken has the elements of the offer."""
+    seen = consumer.see(taken)
+    if not same(seen.values.astype(offer.array.dtype, copy=False), offer.array):
+        raise Offer(code, f"{seen.values.tolist()} instead of {offer.array.tolist()}", VIOLATION)
+    return seen
+
+
+def ignoring(keyword: str) -> Any:
+    """A consumer that takes a keyword and does not look at it."""
+    usual = DlpackConsumer.__call__
+    return overriding(
+        __call__=lambda self, obj, **keywords: usual(self, obj, **{**keywords, keyword: None}),
+    )
+
+
+@profile.check(
+    "copy-true",
+    "with `copy=True` makes an array in memory of its own",
+    say.AA_FROM_COPY_TRUE,
+    after=("takes", "copied-flag"),
+    mutant=ignoring("copy"),
+    shows="taken = {take}(offer, copy=True)\nprint(np.asarray(taken).ctypes.data == offer.address)  # True: no copy",
+)
+def _(consumer: Consumer) -> None:
+    code = "tensor()"
+    offer, taken = asked(consumer, code, copy=True)
+    seen = demand_elements(consumer, code, offer, taken)
+    if seen.address is None:
+        raise NotRun("nothing tells where the consumer's array lies")
+    if seen.address == offer.address:
+        raise Offer(code, "with copy=True its array is in the producer's memory")
+
+
+@profile.check(
+    "copy-false",
+    "with `copy=False` makes no copy, or raises BufferError",
+    say.AA_FROM_COPY_FALSE,
+    mutant=overriding(
+        __call__=lambda self, obj, **keywords: DlpackConsumer.__call__(
+            self, obj, **{**keywords, "copy": True if keywords.get("copy") is False else keywords.get("copy")}
+        )
+    ),
+    shows="taken = {take}(offer, copy=False)\nprint(np.asarray(taken).ctypes.data == offer.address)  # False: a copy",
+)
+def _(consumer: Consumer) -> None:
+    refusals = []
+    for code in ("tensor()", "tensor(np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2])"):
+        try:
+            offer, taken = asked(consumer, code, copy=False)
+        except NotRun as why:
+            refusals.append(str(why))
+            continue
+        seen = demand_elements(consumer, code, offer, taken)
+        if seen.address is None:
+            refusals.append("nothing tells where the consumer's array lies")
+        elif seen.address != offer.address:
+            raise Offer(code, "with copy=False its array is elsewhere than the producer's")
+    if len(refusals) == 2:
+        raise NotRun(refusals[0])
+
+
+@profile.check(
+    "device-host",
+    "with `device` of the host makes an array there of one on a device, or raises BufferError",
+    say.AA_FROM_DEVICE,
+    after=("takes", "copied-flag"),
+    mutant=ignoring("device"),
+    shows="""host = {take}(tensor()).device
+taken = {take}(offer, device=host)
+print(offer.calls, taken.__dlpack_device__())""",
+)
+def _(consumer: Consumer) -> None:
+    host = getattr(consumer.take(consumer.offered("tensor()")), "device", None)
+    if host is None or callable(host):
+        raise NotRun("nothing tells what the consumer calls the host")
+    code = "tensor(device=(2, 0), hosted=True)"
+    offer, taken = asked(consumer, code, device=host)
+    if not hasattr(taken, "__dlpack_device__"):
+        raise NotRun("what it returned has no __dlpack_device__")
+    found = tuple(map(int, taken.__dlpack_device__()))
+    if found != (abi.CPU, 0):
+        raise Offer(code, f"with device={host!r} it asked {offer.calls}, and its array is on device {found}")
+    demand_elements(consumer, code, offer, taken)
 
 
 # --- what is refused ---

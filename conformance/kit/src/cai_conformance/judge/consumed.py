@@ -89,7 +89,7 @@ class Consumer:
             if found is not None:
                 strides = found.get("strides")
                 return tuple(map(int, found["shape"])), None if strides is None else tuple(map(int, strides))
-        shape = getattr(taken, "shape", None)
+        shape: Any = getattr(taken, "shape", None)
         if shape is None and hasattr(taken, "__dlpack__"):
             shape = Export(taken.__dlpack__()).read.shape
         try:

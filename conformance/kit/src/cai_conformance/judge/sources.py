@@ -209,6 +209,11 @@ AA_DL_DEVICE = _array(
 AA_DL_DEVICE_ERROR = _array(
     "2023.12", "If the device type cannot be handled by the producer, this function must raise BufferError."
 )
+AA_DL_DEVICE_HOST = _array(
+    "2023.12",
+    "a compliant library should offer a way for __dlpack__ to return a capsule referencing an array whose underlying "
+    "memory is accessible to the Python interpreter (represented by the kDLCPU enumerator in DLPack)",
+)
 AA_COPY_TRUE = _array("2023.12", "If True, the function must always copy")
 AA_COPY_FALSE = _array("2023.12", "If False, the function must never copy, and raise a BufferError")
 AA_COPY_NONE = _array("2023.12", "If None, the function must reuse the existing memory buffer if possible")
@@ -216,6 +221,19 @@ AA_COPIED = _array("2023.12", "When a copy happens, the DLPACK_FLAG_BITMASK_IS_C
 AA_BUFFER_ERROR = _array("2022.12", "raise BufferError when the data cannot be exported as DLPack")
 AA_SAME_DEVICE = _array(
     "2023.12", "If device is None and x supports DLPack, the output array must be on the same device as x.", _FROM_URL
+)
+AA_FROM_COPY_TRUE = _array("2023.12", "If True, the function must always copy.", _FROM_URL)
+AA_FROM_COPY_FALSE = _array(
+    "2023.12",
+    "If False, the function must never copy, and raise BufferError in case a copy is deemed necessary",
+    _FROM_URL,
+)
+AA_FROM_DEVICE = _array(
+    "2023.12",
+    "a compliant library should offer a way for from_dlpack to return an array whose underlying memory is accessible "
+    "to the Python interpreter, when the corresponding device is provided. If the array library does not support such "
+    "cases at all, the function must raise BufferError.",
+    _FROM_URL,
 )
 AA_DEVICE = _array("2021.12", "a tuple (device_type, device_id) in DLPack format", _DEVICE_URL)
 AA_PROPAGATE = _array("2021.12", "from_dlpack must propagate such exceptions", _FROM_URL)

@@ -155,10 +155,17 @@ class DlpackConsumer:
 
     newest = abi.NEWEST
 
-    def __call__(self, obj: Any) -> Any:
-        device = obj.__dlpack_device__()
-        self.check_device(device)
-        return self.own(self.ask(obj, **self.naming(device)))
+    def __call__(self, obj: Any, *, device: Any = None, copy: bool | None = None) -> Any:
+        announced = obj.__dlpack_device__()
+        self.check_device(announced)
+        return self.own(self.ask(obj, **self.wanting(announced, device, copy)))
+
+    def wanting(self, announced: Any, device: Any, copy: bool | None) -> dict[str, Any]:
+        """The keywords by which a stream, the host or a copy is asked for."""
+        asked: dict[str, Any] = {} if copy is None else {"copy": copy}
+        if device == TakenTensor.device:
+            return {**asked, "dl_device": (abi.CPU, 0)}
+        return {**asked, **self.naming(announced)}
 
     def naming(self, device: Any) -> dict[str, Any]:
         """The keyword that names the stream, for memory that has streams."""
@@ -212,6 +219,9 @@ class DlpackConsumer:
 
 class TakenTensor:
     """The array of the reference consumer; its end calls the deleter."""
+
+    #: What the reference consumer calls the host.
+    device = "cpu"
 
     def __init__(self, read: abi.Read) -> None:
         self.read = read

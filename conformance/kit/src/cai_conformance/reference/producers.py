@@ -226,8 +226,12 @@ class DlpackDeviceArray(DlpackArray):
         shown.array, shown.memory, shown.stream = self.array, self.memory, own_stream()
         return shown.interface()
 
-    def __dlpack__(self, *, stream: Any = None, **keywords: Any) -> Any:
-        capsule = super().__dlpack__(stream=stream, **keywords)
+    def __dlpack__(self, *, stream: Any = None, dl_device: Any = None, copy: Any = None, **keywords: Any) -> Any:
+        if dl_device is not None and tuple(map(int, dl_device)) == (abi.CPU, 0):
+            if copy is False:
+                raise BufferError("copy=False: the host cannot read this memory")
+            return DlpackArray(self.array).__dlpack__(stream=stream, copy=True, **keywords)
+        capsule = super().__dlpack__(stream=stream, dl_device=dl_device, copy=copy, **keywords)
         self.order(stream)
         return capsule
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cai_conformance import abi
 from cai_conformance.checks.dlpack_producer.base import DEVIATION, RECOMMENDATION, Tensors, check, overriding, refusing
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, broken, demand
+from cai_conformance.judge.exported import HOST
 from cai_conformance.judge.memory import same
-from cai_conformance.reference.producers import DlpackArray
+from cai_conformance.judge.text import text_of
+from cai_conformance.reference.producers import DlpackArray, DlpackDeviceArray
 
 
 @check(
@@ -122,3 +126,33 @@ def _(t: Tensors) -> None:
     except Exception as error:
         broken(f"raised {type(error).__name__} instead: {error}", DEVIATION)
     broken(f"a tensor on {found.read.device} was returned")
+
+
+class Ignorant(DlpackDeviceArray):
+    """Takes the host for a device that it may leave the array on."""
+
+    def __dlpack__(self, *, dl_device: Any = None, **keywords: Any) -> Any:
+        other = dl_device if dl_device is None or tuple(map(int, dl_device)) != (abi.CPU, 0) else None
+        return super().__dlpack__(dl_device=other, **keywords)
+
+
+@check(
+    "dl-device-host",
+    "`dl_device` of the host gives memory of the host with the same elements",
+    say.AA_DL_DEVICE_HOST,
+    after=("values",),
+    mutant=Ignorant,
+)
+def _(t: Tensors) -> None:
+    if t.device_type in HOST:
+        raise NotRun("the array is in memory that the host reads")
+    try:
+        found = t.export(dl_device=(abi.CPU, 0))
+    except BufferError as error:
+        broken(f"raised BufferError: {error}", RECOMMENDATION)
+    except NotRun:
+        raise
+    except Exception as error:
+        broken(f"raised {text_of(error)} instead of BufferError", DEVIATION)
+    demand(found.read.device == (abi.CPU, 0), f"the tensor is on {found.read.device}")
+    demand(same(found.values(), t.expected), f"{found.values().tolist()} instead of {t.expected.tolist()}")
