@@ -11,8 +11,10 @@ import pytest
 from cai_conformance.checks import CHECKS
 from cai_conformance.judge.check import PROFILES, Check
 from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
-from cai_conformance.reference.consumers import CaiConsumer, DlpackConsumer
+from cai_conformance.judge.target import Target
+from cai_conformance.reference.consumers import take_cai, take_dlpack
 from cai_conformance.reference.exchange_consumer import ExchangeConsumer, ExchangeEcho
 from cai_conformance.reference.exchanger import ExchangeArray
 from cai_conformance.reference.in_numpy import NumpyArray
@@ -23,8 +25,8 @@ REFERENCES: dict[str, list[Any]] = {
     "cai-producer": [CaiArray],
     "dlpack-producer": [DlpackArray, DlpackDeviceArray, NumpyArray],
     "exchange-producer": [ExchangeArray],
-    "cai-consumer": [CaiConsumer()],
-    "dlpack-consumer": [DlpackConsumer()],
+    "cai-consumer": [take_cai],
+    "dlpack-consumer": [take_dlpack],
     "exchange-consumer": [ExchangeConsumer(), ExchangeEcho()],
 }
 
@@ -33,9 +35,10 @@ pytestmark = pytest.mark.usefixtures("sim")
 
 def judged(profile: str, subject: Any) -> list[Result]:
     checks = CHECKS.of(profile)
-    if profile.endswith("producer"):
-        return list(judge_producer(subject, checks, lambda check, done: ""))
-    return list(judge_consumer(Consumer(subject), checks, lambda check, done: "", here))
+    with judging(Target.of(subject)):
+        if profile.endswith("producer"):
+            return list(judge_producer(subject, checks, lambda check, done: ""))
+        return list(judge_consumer(Consumer(subject), checks, lambda check, done: "", here))
 
 
 def rules(results: Iterable[Result], outcome: Outcome) -> set[str]:

@@ -15,6 +15,7 @@ from cai_conformance import offers
 from cai_conformance.checks import CHECKS
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.target import Target
 
@@ -62,7 +63,11 @@ def output(program: str) -> str:
 OTHERS = {"dlpack-producer.capsule-in-flight": (np.asarray,)}
 
 
-@pytest.mark.parametrize("check", list(CHECKS), ids=lambda check: check.id)
+#: The checks whose programs are run in a process of their own: they tell by how it ends.
+ALONE = {"exit-alive", "deleter-late", "fork-dropped"}
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.rule not in ALONE], ids=lambda check: check.id)
 def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
     failed = result(check, check.mutant)
     assert failed.outcome is Outcome.FAILED
@@ -70,3 +75,19 @@ def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
     for reference in OTHERS.get(check.id, REFERENCES[check.profile]):
         subject(reference)
         assert output(failed.program) != shown, failed.program
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.rule in ALONE], ids=lambda check: check.id)
+def test_a_program_that_is_run_alone_tells_them_apart(check: Check) -> None:
+    for function, outcome in ((check.mutant, Outcome.FAILED), (REFERENCES[check.profile][0], Outcome.PASSED)):
+        target = Target.of(function)
+        with judging(target):
+            checks = CHECKS.of(check.profile)
+            if check.samples:
+                found = judge_producer(function, checks, target.producer_program)
+            else:
+                found = judge_consumer(Consumer(function), checks, target.consumer_program, here)
+            (one,) = [one for one in found if one.check is check]
+        assert one.outcome is outcome, one.evidence
+        if one.program:
+            assert f"{target.module}.{target.name}(" in one.program

@@ -7,10 +7,15 @@ object how often its deleter ran. `read` walks the other way: capsule in, plain 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+#: Whether this process runs the program of a check alone (`judge.elsewhere`). There deleters do nothing: a function of
+#: Python's cannot be called after the interpreter has ended.
+ALONE = "CAI_CONFORMANCE_ALONE" in os.environ
 
 LEGACY = b"dltensor"
 VERSIONED = b"dltensor_versioned"
@@ -103,6 +108,9 @@ def decref(address: int) -> None:
     """Takes a reference away from the object at an address."""
     _api.Py_DecRef(address)
 
+
+#: Takes a pointer, and does nothing: a function of C.
+NOTHING = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value or 0
 
 # Names handed to PyCapsule_New are kept by address, so they must outlive every capsule.
 _names: dict[bytes, Any] = {}

@@ -230,7 +230,7 @@ def _delete(address: int) -> None:
     delete(address)
 
 
-_DELETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+_DELETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(abi.NOTHING if abi.ALONE else _delete)
 for_ever(_DELETE)
 
 #: Addresses of tensors whose deleter was called, by whomever and with whatever exception set.

@@ -44,12 +44,6 @@ class ConformanceError(AssertionError):
         self.report = report
 
 
-def _named(function: Callable[..., Any]) -> Target:
-    kind = type(function)
-    module = getattr(function, "__module__", None) or kind.__module__
-    return Target(f"{module}:{getattr(function, '__qualname__', f'<{kind.__qualname__}>')}")
-
-
 def _raise(kind: str, target: Target, results: Iterable[Result], accept: Mapping[str, str], strict: bool) -> Report:
     found = list(results)
     try:
@@ -74,7 +68,7 @@ def _producer(profile: str) -> Callable[..., Report]:
         strict: bool = False,
         in_process: bool = False,
     ) -> Report:
-        target = _named(make)
+        target = Target.of(make)
         checks = judge.chosen(profile, dict(spec))
         return _raise("producer", target, judge.producer(target, make, checks, in_process=in_process), accept, strict)
 
@@ -98,7 +92,7 @@ def _consumer(profile: str) -> Callable[..., Report]:
         strict: bool = False,
         in_process: bool = False,
     ) -> Report:
-        target = _named(take)
+        target = Target.of(take)
         checks = judge.chosen(profile, dict(spec))
         results = judge.consumer(target, take, read, checks, in_process=in_process)
         return _raise("consumer", target, results, accept, strict)

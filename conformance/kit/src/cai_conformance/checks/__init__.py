@@ -6,6 +6,7 @@ from cai_conformance.checks import (
     dlpack_consumer,
     dlpack_consumer_streams,
     dlpack_producer,
+    ends,
     exchange_consumer,
     exchange_producer,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "dlpack_consumer",
     "dlpack_consumer_streams",
     "dlpack_producer",
+    "ends",
     "exchange_consumer",
     "exchange_producer",
 ]

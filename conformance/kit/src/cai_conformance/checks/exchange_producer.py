@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cai_conformance import abi, exchange, offers
-from cai_conformance.checks.dlpack_producer.base import Tensors
+from cai_conformance.checks.dlpack_producer.base import Given, Tensors
 from cai_conformance.checks.dlpack_producer.lifetime import released
 from cai_conformance.checks.producing import registering
 from cai_conformance.judge import sources as say
@@ -367,7 +367,7 @@ def _(t: Exchanged) -> None:
 
 def of(array: Any) -> Exchanged:
     """An array that no sample was made into, for programs."""
-    return Exchanged(_Object(array))  # type: ignore[arg-type]
+    return Exchanged(Given(array))  # type: ignore[arg-type]
 
 
 @check(
@@ -429,18 +429,8 @@ def _(t: Exchanged) -> None:
     if int(t.device[0]) not in HOST:
         raise NotRun("the array is not in memory of the host")
     offer = offers.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
-    found = Tensors.any(Tensors(_Object(given(t, offer)))).values()  # type: ignore[arg-type]
+    found = Tensors.any(Tensors(Given(given(t, offer)))).values()  # type: ignore[arg-type]
     demand(same(found, offer.array), f"{found.tolist()} instead of {offer.array.tolist()}")
-
-
-class _Object:
-    """An object in the place of an array that was made of a sample."""
-
-    expected = None
-    is_versioned_only = False
-
-    def __init__(self, obj: Any) -> None:
-        self.object = obj
 
 
 def _imported(tensor: int, out: Any) -> int:

@@ -11,6 +11,7 @@ from cai_conformance.cuda import NoDriver, driver, is_started
 from cai_conformance.judge import isolate
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.target import Target, Usage
@@ -116,20 +117,22 @@ def _version(text: str) -> tuple[int, ...]:
 def producer(target: Target, make: Any, checks: Iterable[Check], *, in_process: bool = False) -> Iterator[Result]:
     """Judges a producer, with all checks of one profile in another process."""
     listed = list(checks)
-    if in_process or is_started():
-        yield from judge_producer(make, listed, target.producer_program)
-        return
-    yield from isolate.many(
-        lambda left, before, fatal: judge_producer(make, left, target.producer_program, before, fatal),
-        listed,
-        target.producer_program,
-    )
+    with judging(target):
+        if in_process or is_started():
+            yield from judge_producer(make, listed, target.producer_program)
+            return
+        yield from isolate.many(
+            lambda left, before, fatal: judge_producer(make, left, target.producer_program, before, fatal),
+            listed,
+            target.producer_program,
+        )
 
 
 def consumer(
     target: Target, take: Any, read: Any, checks: Iterable[Check], *, in_process: bool = False
 ) -> Iterator[Result]:
     """Judges a consumer, with each check in a process of its own."""
-    return judge_consumer(
-        Consumer(take, read), checks, target.consumer_program, here if in_process or is_started() else isolate.one
-    )
+    with judging(target):
+        yield from judge_consumer(
+            Consumer(take, read), checks, target.consumer_program, here if in_process or is_started() else isolate.one
+        )

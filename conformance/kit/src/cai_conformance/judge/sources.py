@@ -168,6 +168,11 @@ PY_DELETER = _python(
 PY_IN_FLIGHT = _python("0.2", "an exception may be in-flight, we must save it in case we create another one")
 PY_DELETER_ERROR = _python("0.2", "is the deleter allowed to set a python exception? [...] assert(!PyErr_Occurred());")
 PY_GIL = _python("0.2", "the GIL must be acquired explicitly if it uses Python objects or API")
+PY_LATE = _python(
+    "1.0",
+    "Leak the Python object if the Python runtime is not available. This can happen if the DLPack consumer destroys "
+    "the tensor late after Python runtime finalization",
+)
 PY_VIEW = _python("0.2", "If possible, this must be zero-copy")
 PY_STRIDES_NULL = _python(
     "0.2", "When the strides field in the DLTensor struct is NULL, it indicates a row-major compact array."

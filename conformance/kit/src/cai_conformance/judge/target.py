@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -59,9 +60,7 @@ class Target:
     @cached_property
     def source(self) -> tuple[list[str], list[str]] | None:
         """The imports and the definition of a function that no installed distribution has; None for one that has."""
-        function: Any = sys.modules.get(self.module)
-        for part in self.name.split("."):
-            function = getattr(function, part, None)
+        function = self._now()
         top = self.module.partition(".")[0]
         if not isinstance(function, FunctionType) or top == "cai_conformance" or top in packages_distributions():
             return None
@@ -69,6 +68,37 @@ class Target:
             return _definition(function, set())
         except (OSError, TypeError, SyntaxError):
             return None
+
+    @classmethod
+    def of(cls, function: Any) -> Target:
+        """The function by a name of its module, if it has one there."""
+        module = getattr(function, "__module__", None) or type(function).__module__
+        name = getattr(function, "__qualname__", None)
+        if name is None:
+            values = vars(sys.modules.get(module, object)).items()
+            name = next((key for key, value in values if value is function), f"<{type(function).__qualname__}>")
+        elif cls(f"{module}:{name}")._now() not in (function, None):
+            name = f"<another {name}>"
+        return cls(f"{module}:{name}")
+
+    def _now(self) -> Any:
+        """What the name stands for in this process; None if for nothing."""
+        found: Any = sys.modules.get(self.module)
+        for part in self.name.split("."):
+            found = getattr(found, part, None)
+        return found
+
+    @property
+    def is_importable(self) -> bool:
+        """Whether a program in another process can have the function."""
+        if not self.has_name:
+            return False
+        if self.source:
+            return True
+        try:
+            return self._now() is not None and find_spec(self.module) is not None
+        except (ImportError, ValueError):
+            return False
 
     @property
     def has_name(self) -> bool:

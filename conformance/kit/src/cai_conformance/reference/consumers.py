@@ -332,3 +332,7 @@ DlpackConsumer.rules = {
     "span-overflow": lambda read: any(abs(stride) > 2**60 for stride in read.strides or ()),
     "device-unknown": lambda read: read.device[0] not in _DEVICES,
 }
+
+
+#: The references by names, which a program can import.
+take_cai, take_dlpack = CaiConsumer(), DlpackConsumer()

@@ -124,7 +124,7 @@ def for_ever(function: Any) -> None:
 
 
 #: A prototype of ctypes takes the GIL, and gives back the exception that was set.
-DELETER = _Deleter(delete)
+DELETER = _Deleter(abi.NOTHING if abi.ALONE else delete)
 for_ever(DELETER)
 
 

@@ -101,6 +101,21 @@ class Tensors:
         return Tensors(Produced(self.produced.make, self.produced.sample))
 
 
+class Given:
+    """An object in the place of an array that was made of a sample."""
+
+    expected = None
+    is_versioned_only = False
+
+    def __init__(self, obj: Any) -> None:
+        self.object = obj
+
+
+def of(array: Any) -> Tensors:
+    """An array that no sample was made into, for programs."""
+    return Tensors(Given(array))  # type: ignore[arg-type]
+
+
 def _code(value: Any) -> str:
     """A keyword's value as a program writes it: a stream of the driver by the call that makes one."""
     return "driver().stream()" if type(value) is int and value > 2 else repr(value)
