@@ -172,7 +172,8 @@ class Tensor:
         inner.shape = ctypes.addressof(c_shape) if c_shape is not None and len(c_shape) else None
         inner.strides = ctypes.addressof(c_strides) if c_strides is not None and len(c_strides) else None
         tensor.manager_ctx = given.get("context", ctypes.addressof(tensor))
-        tensor.deleter = ctypes.cast(_DELETE, ctypes.c_void_p) if given.get("deleter", True) else None
+        deleter = given.get("deleter", ...)
+        tensor.deleter = ctypes.cast(_DELETE, ctypes.c_void_p) if deleter is ... else deleter
         CALLED.pop(ctypes.addressof(tensor), None)
         Exported(tensor, (self, array, c_shape, c_strides))
         return tensor
@@ -265,7 +266,7 @@ def tensor(array: Any = USUAL, /, **changes: Any) -> Tensor:
     """An array in memory of the host, as DLPack, with something changed.
 
     Of the struct: shape, strides, dtype, ndim, data, byte_offset, device, version, flags; context and deleter, which
-    None makes NULL.
+    None makes NULL, and which may be the address of a function (`abi.NOTHING`).
     Of the protocol: name of the capsule, announced device, older (no versioned tensor), keywords that are known, used,
     once (one capsule for all calls), raises, hosted (the host gets a copy, if `dl_device` asks for one).
     """

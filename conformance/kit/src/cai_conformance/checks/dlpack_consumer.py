@@ -652,6 +652,37 @@ def _(consumer: Consumer) -> None:
             given_back(offer, code)
 
 
+@profile.check(
+    "refused-error",
+    "raises an exception of its own if it refuses a tensor, and loses none while it gives that back",
+    say.PY_IN_FLIGHT,
+    severity=DEVIATION,
+    mutant=overriding(own=lambda self, capsule: lost_error(self, capsule)),
+    forbidden=True,
+    shows='print("accepted:", type(taken))',
+)
+def _(consumer: Consumer) -> None:
+    # The deleter is a function of C: one of Python's, by ctypes, loses the exception that is set when it is called.
+    for change in ("dtype=(99, 32, 1)", "ndim=-1", "shape=(-1, 3)", "version=(2, 0)"):
+        for older in ("", ", older=True"):
+            code = f"tensor({change}{older}, deleter=abi.NOTHING)"
+            try:
+                consumer.take(consumer.offered(code))
+            except SystemError as error:
+                raise Offer(code, f"raised {text_of(error)}") from None
+            except Exception:
+                continue
+
+
+def lost_error(self: Any, capsule: Any) -> Any:
+    try:
+        return DlpackConsumer.own(self, capsule)
+    except Refused:
+        if abi.read(capsule).deleter == abi.NOTHING:
+            raise SystemError("error return without exception set") from None
+        raise
+
+
 def given_back(offer: Any, code: str) -> None:
     """Demands that the producer alone holds a capsule, or that its tensor's deleter was called."""
     capsule = offer.capsules[0]
