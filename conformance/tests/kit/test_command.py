@@ -43,6 +43,14 @@ def hangs_up(obj):
 def nothing(array):
     return object()
 
+def raises(obj):
+    raise ValueError("not today")
+
+def vectors(array):
+    if array.ndim != 1:
+        raise ValueError("one axis only")
+    return array
+
 take = CaiConsumer()
 """
 
@@ -147,6 +155,13 @@ def test_the_other_reports(folder: Path) -> None:
 def test_a_pair(folder: Path) -> None:
     code, found = report(folder, "pair", "subjects:Lists", "subjects:take")
     assert code == 0 and found["counts"]["passed"] == len(found["results"])
+
+
+def test_a_pair_of_which_nothing_arrives_fails(folder: Path) -> None:
+    code, found = report(folder, "pair", "numpy:asarray", "subjects:raises")
+    assert code == 1 and of(found, "pair.matrix")["severity"] == "violation" and not found["counts"]["passed"]
+    done = run(folder, "pair", "subjects:vectors", "subjects:raises")
+    assert done.returncode == 2 and "no array arrived" in done.stderr
 
 
 def test_the_checks_are_listed(folder: Path) -> None:

@@ -122,8 +122,10 @@ def run_pair(options: argparse.Namespace) -> int:
     can_write(options)
     results = list(pair.judge(make, take, read))
     judge.need_one("pair", results)
-    target = f"{options.producer} {options.consumer}"
-    return write(Report("pair", target, results, judge.driver_name(), reasons), options)
+    report = Report("pair", f"{options.producer} {options.consumer}", results, judge.driver_name(), reasons)
+    if not report.counts["passed"] and not report.exit_code:
+        raise Usage(f"nothing to judge: no array arrived; {results[0].evidence}")
+    return write(report, options)
 
 
 def run_checks(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from cai_conformance.judge.check import Check, NotRun, Severity, Source, broken
 from cai_conformance.judge.consumed import Consumer
 from cai_conformance.judge.memory import same
 from cai_conformance.judge.run import Outcome, Result, failed
-from cai_conformance.judge.samples import DTYPES, LAYOUTS, SAMPLES, SHAPES
+from cai_conformance.judge.samples import DTYPES, LAYOUTS, PLAIN, SAMPLES, SHAPES
 from cai_conformance.judge.target import Target
 from cai_conformance.judge.text import printable, text_of
 
@@ -42,12 +42,13 @@ def _checks() -> Iterator[tuple[Check, str]]:
         def run(subject: tuple[Any, Consumer], name: str = name) -> None:
             _values(*subject, name)
 
-        says = f"the array {name!r} arrives with its elements, or is refused"
-        yield Check("pair", name, says, source, Severity.RECOMMENDATION, run), name
+        says = f"the array {name!r} arrives with its elements" + (", or is refused" if name != PLAIN[0] else "")
+        severity = Severity.VIOLATION if name == PLAIN[0] else Severity.RECOMMENDATION
+        yield Check("pair", name, says, source, severity, run), name
 
 
 def judge(make: Target, take: Target, read: Any) -> Iterator[Result]:
-    """Hands each sample from one to the other, each in a process of its own. A refusal is a recommendation."""
+    """Hands each sample from one to the other, each in a process of its own. Only the plainest must not be refused."""
     subject = (make.load(), Consumer(take.load(), read))
     for check, name in _checks():
         text = program(make, take, name)
