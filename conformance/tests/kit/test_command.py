@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -150,6 +153,32 @@ def test_the_other_reports(folder: Path) -> None:
         page.startswith("<!doctype html>") and "cai-consumer.takes" in page and "http" not in page.split("</style>")[0]
     )
     assert json.loads((folder / "b.json").read_text())["color"] == "green"
+
+
+def on_a_terminal(folder: Path, *arguments: str) -> str:
+    """What the command prints to a person, by a pseudo-terminal."""
+    command = shlex.join([sys.executable, "-m", "cai_conformance", *arguments])
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/conformance/kit/src:{folder}", "COLUMNS": "100"}
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stdout
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="not run: no program that makes a pseudo-terminal")
+def test_rich_draws_a_table_if_it_is_there_and_somebody_looks(folder: Path) -> None:
+    only = ("--only", "stream-zero", "--only", "shape-type")
+    shown = on_a_terminal(folder, "producer", "subjects:Zero", *only)
+    assert "│ cai-producer │" in shown and "\narray = subjects.Zero(np.arange(6" in shown
+    assert "│" not in on_a_terminal(folder, "producer", "subjects:Zero", "--plain", *only)
+    assert "│" not in run(folder, "producer", "subjects:Zero", *only).stdout
+
+
+def test_each_profile_has_its_counts(folder: Path) -> None:
+    _, found = report(folder, "consumer", "cai_dlpack:view", "--only", "takes")
+    assert found["profiles"]["cai-consumer"]["passed"] == found["profiles"]["exchange-consumer"]["passed"] == 1
+    assert "dlpack-consumer: 1 checks: 1 passed" in run(folder, "consumer", "cai_dlpack:view", "--only", "takes").stdout
 
 
 def test_a_pair(folder: Path) -> None:

@@ -29,7 +29,10 @@ def library_path() -> Path:
         return packaged
     built = [path for path in _build_outputs() if path.exists()]
     if not built:
-        raise FileNotFoundError("the simulated driver is not built: cargo build --release --package cusim")
+        raise FileNotFoundError(
+            "this installation has no simulated driver: build one in a clone (cargo build --release --package cusim), "
+            "and name it in CUSIM_LIBRARY"
+        )
     return max(built, key=lambda path: path.stat().st_mtime)
 
 

@@ -18,7 +18,7 @@ from cai_conformance.judge.config import accepted
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
-from cai_conformance.report import badge, html, junit, terminal
+from cai_conformance.report import badge, html, junit, rich_terminal, terminal
 
 #: The specifications by their names in `--spec`.
 SPECS = {"cai": "CAI", "dlpack": "DLPack", "array-api": "array API"}
@@ -82,6 +82,7 @@ def reports(parser: argparse.ArgumentParser) -> None:
     }.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: cai-conformance.toml, if there is one")
+    parser.add_argument("--plain", action="store_true", help="lines of text, also where rich could draw a table")
     parser.add_argument("--verbose", action="store_true", help="list what was not run, with the reasons")
 
 
@@ -192,7 +193,11 @@ def write(report: Report, options: argparse.Namespace) -> int:
     for path, text in writers:
         if path is not None:
             path.write_text(text(), encoding="utf-8")
-    lines = list(terminal.lines(report, colour=sys.stdout.isatty()))
+    if not options.plain and sys.stdout.isatty() and rich_terminal.is_there():
+        rich_terminal.show(report)
+        lines = []
+    else:
+        lines = list(terminal.lines(report, colour=sys.stdout.isatty()))
     if options.verbose:
         lines += ["", *terminal.not_run(report)]
     show(lines)
@@ -201,6 +206,9 @@ def write(report: Report, options: argparse.Namespace) -> int:
 
 def show(lines: Iterable[str]) -> None:
     """Prints lines to whatever reads them, if only their beginning."""
+    lines = list(lines)
+    if not lines:
+        return
     encoding = sys.stdout.encoding or "ascii"
     try:
         print("\n".join(lines).encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -7,7 +7,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
@@ -68,6 +68,21 @@ class Report:
         }
 
     @property
+    def by_profile(self) -> dict[str, dict[str, int]]:
+        """The counts of each profile."""
+        profiles = dict.fromkeys(result.check.profile for result in self.results)
+        return {
+            profile: replace(self, results=[r for r in self.results if r.check.profile == profile]).counts
+            for profile in profiles
+        }
+
+    @property
+    def title(self) -> str:
+        """What was judged, with which versions, and on which driver."""
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return f"{self.kind} {self.target} ({versions}; CUDA driver: {self.driver})"
+
+    @property
     def versions(self) -> dict[str, str]:
         """The kit, the interpreter, and the libraries of the target."""
         libraries = tuple({part.partition(".")[0].partition(":")[0] for part in self.target.split()})
@@ -87,6 +102,7 @@ class Report:
             "driver": self.driver,
             "versions": self.versions,
             "counts": self.counts,
+            "profiles": self.by_profile,
             "needless": self.needless,
             "results": [self._row(result) for result in self.results],
         }

@@ -15,8 +15,7 @@ _COLOURS = {Severity.VIOLATION: "1;31", Severity.DEVIATION: "33", Severity.RECOM
 
 def lines(report: Report, *, colour: bool = False, programs: bool = True, width: int = 100) -> Iterator[str]:
     """The lines of a report: what failed, by severity, with its program and source; then the counts."""
-    versions = ", ".join(f"{name} {number}" for name, number in report.versions.items())
-    yield f"{report.kind} {report.target} ({versions}; CUDA driver: {report.driver})"
+    yield report.title
     for severity in _ORDER:
         for result in report.failed(severity):
             yield ""
@@ -29,9 +28,16 @@ def lines(report: Report, *, colour: bool = False, programs: bool = True, width:
         yield ""
         yield f"accepted  {key}, which did not fail: take it out of the configuration"
     yield ""
-    counts = report.counts
+    by_profile = report.by_profile
+    if len(by_profile) > 1:
+        for profile, counts in by_profile.items():
+            yield f"{profile}: {_counted(counts)}"
+    yield _counted(report.counts)
+
+
+def _counted(counts: dict[str, int]) -> str:
     parts = [f"{count} {name}" for name, count in counts.items() if count and name != "checks"]
-    yield f"{counts['checks']} checks: {', '.join(parts)}"
+    return f"{counts['checks']} checks: {', '.join(parts)}"
 
 
 def _failed(result: Result, colour: bool, programs: bool, width: int) -> Iterator[str]:
