@@ -1,4 +1,5 @@
-"""The pytest plugin: `sim` for tests on the simulator, `gpu` for tests that must not run on it, `--cai-strict`."""
+"""The pytest plugin: `sim` for tests on the simulator, `gpu` for tests that must not run on it, `--cai-strict`, and
+`--cai-conformance`, a test for each check of a producer or a consumer."""
 
 from __future__ import annotations
 
@@ -21,6 +22,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="cai_dlpack refuses arrays whose producer does not declare its stream (CAI_DLPACK_STRICT=1), "
         "in this process and those that the tests start",
     )
+    parser.addoption(
+        "--cai-conformance",
+        action="append",
+        default=[],
+        metavar="KIND=MODULE:FUNCTION",
+        help="a test for each check of producer=MODULE:FUNCTION or consumer=MODULE:FUNCTION, which may be followed by "
+        ",read=MODULE:FUNCTION; what is accepted stands in cai-conformance.toml; may be given several times",
+    )
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Adds the tests that `--cai-conformance` asks for."""
+    for name in config.getoption("--cai-conformance"):
+        from cai_conformance.pytest_items import Judged  # needs NumPy, which the rest does not
+
+        items.extend(Judged.from_parent(session, name=name, nodeid=name).collect())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ from typing import Any
 from cai_conformance.checks import CHECKS
 from cai_conformance.judge import judge
 from cai_conformance.judge.check import Severity
+from cai_conformance.judge.config import accepted
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
@@ -44,10 +45,13 @@ class ConformanceError(AssertionError):
         self.report = report
 
 
-def _raise(kind: str, target: Target, results: Iterable[Result], accept: Mapping[str, str], strict: bool) -> Report:
+def _raise(
+    kind: str, target: Target, results: Iterable[Result], accept: Mapping[str, str] | None, strict: bool
+) -> Report:
     found = list(results)
     try:
         judge.need_one(kind, found)
+        accept = accepted(None) if accept is None else accept
     except Usage as why:
         raise AssertionError(str(why)) from None
     report = Report(kind, target.text, found, judge.driver_name(), accept)
@@ -63,7 +67,7 @@ def _producer(profile: str) -> Callable[..., Report]:
     def check(
         make: Callable[[Any], Any],
         *,
-        accept: Mapping[str, str] = _NONE,
+        accept: Mapping[str, str] | None = None,
         spec: Mapping[str, str] = _NONE,
         strict: bool = False,
         in_process: bool = False,
@@ -74,7 +78,8 @@ def _producer(profile: str) -> Callable[..., Report]:
 
     check.__doc__ = f"""Checks a function that makes a library's array of a NumPy array, by the profile `{profile}`.
 
-    `accept` has reasons for checks that may fail, `spec` the versions up to which to check (`{{"CAI": "2"}}`).
+    `accept` has reasons for checks that may fail, by default those of `cai-conformance.toml` in the current folder;
+    `spec` the versions up to which to check (`{{"CAI": "2"}}`).
 
     Raises:
         ConformanceError: a check failed with a violation, or with `strict` at all, or one was accepted that passes.
@@ -87,7 +92,7 @@ def _consumer(profile: str) -> Callable[..., Report]:
         take: Callable[[Any], Any],
         *,
         read: Callable[[Any], Any] | None = None,
-        accept: Mapping[str, str] = _NONE,
+        accept: Mapping[str, str] | None = None,
         spec: Mapping[str, str] = _NONE,
         strict: bool = False,
         in_process: bool = False,

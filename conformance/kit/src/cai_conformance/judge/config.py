@@ -17,14 +17,14 @@ from cai_conformance.judge.target import Usage
 NAME = "cai-conformance.toml"
 
 
-def accepted(path: Path | None) -> dict[str, str]:
-    """The reasons by check; none if no file is named and there is none here.
+def accepted(path: Path | None, folder: Path = Path()) -> dict[str, str]:
+    """The reasons by check; none if no file is named and there is none in the folder: by default the current one.
 
     Raises:
         Usage: the file cannot be read, or names a check that does not exist, or gives no reason.
     """
     if path is None:
-        path = Path(NAME)
+        path = folder / NAME
         if not path.exists():
             return {}
     whole = _read(path)

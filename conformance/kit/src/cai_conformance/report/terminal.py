@@ -40,6 +40,11 @@ def _counted(counts: dict[str, int]) -> str:
     return f"{counts['checks']} checks: {', '.join(parts)}"
 
 
+def of(result: Result) -> Iterator[str]:
+    """The lines of one check that failed."""
+    yield from _failed(result, False, True, 100)
+
+
 def _failed(result: Result, colour: bool, programs: bool, width: int) -> Iterator[str]:
     word = result.severity.value
     if colour:

@@ -1,0 +1,73 @@
+"""The kit in a library's own tests: `--cai-conformance`, and what `cai-conformance.toml` accepts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cai_conformance.reference.producers import CaiArray
+from cai_conformance.testing import ConformanceError, check_cai_producer
+
+from conformance.tests.interpreter.process import ROOT
+from conformance.tests.kit.test_command import SUBJECTS
+
+ACCEPTED = '[accept]\n"cai-producer.stream-zero" = "documented since 1.0"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "subjects.py").write_text(SUBJECTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def pytest_in(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "cai_conformance.plugin", "-rA", "-k", "stream or shape", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/conformance/kit/src:{folder}"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_each_check_is_a_test(folder: Path) -> None:
+    done = pytest_in(
+        folder, "--cai-conformance", "producer=subjects:Zero", "--cai-conformance", "consumer=subjects:take"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED producer=subjects:Zero::cai-producer.stream-zero" in done.stdout and "1 failed" in done.stdout
+    assert "array = subjects.Zero(np.arange(6" in done.stdout and "disallowed as it would be ambiguous" in done.stdout
+    assert "PASSED consumer=subjects:take::cai-consumer.stream-handle" in done.stdout
+
+
+def test_a_deviation_is_an_expected_failure(folder: Path) -> None:
+    done = pytest_in(folder, "--cai-conformance", "producer=subjects:Lists")
+    assert done.returncode == 0 and "XFAIL producer=subjects:Lists::cai-producer.shape-type" in done.stdout
+
+
+def test_what_the_file_accepts_is_one_too_and_needless_if_it_passes(folder: Path) -> None:
+    (folder / "cai-conformance.toml").write_text(ACCEPTED)
+    done = pytest_in(folder, "--cai-conformance", "producer=subjects:Zero")
+    assert done.returncode == 0 and "accepted: documented since 1.0" in done.stdout
+    done = pytest_in(folder, "--cai-conformance", "producer=subjects:Lists")
+    assert done.returncode == 1 and "take it out of cai-conformance.toml" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["numpy:asarray", "producer=", "producer=no_such_module:f", "consumer=math:sqrt"])
+def test_wrong_usage_is_told(folder: Path, text: str) -> None:
+    done = pytest_in(folder, "--cai-conformance", text)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "--cai-conformance" in done.stderr + done.stdout
+
+
+@pytest.mark.usefixtures("sim")
+def test_a_function_of_a_test_reads_the_file_unless_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zero(CaiArray):
+        def interface(self) -> Any:
+            return {**super().interface(), "stream": 0}
+
+    (folder / "cai-conformance.toml").write_text(ACCEPTED)
+    monkeypatch.chdir(folder)
+    assert check_cai_producer(Zero).counts["accepted"] == 1
+    with pytest.raises(ConformanceError, match="stream-zero"):
+        check_cai_producer(Zero, accept={})
