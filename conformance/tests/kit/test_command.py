@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cai_conformance.judge.report import SCHEMA
+from cai_conformance.judge.report import SCHEMA, rules
 from cai_conformance.testing import ConformanceError, check_cai_producer, check_dlpack_consumer, check_dlpack_producer
 
 from conformance.tests.interpreter.process import ROOT
@@ -147,12 +147,15 @@ def test_the_other_reports(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     suite = ET.parse(folder / "j.xml").getroot()
+    names = {found.get("name"): found.get("value") for found in suite.iter("property")}
+    badge = json.loads((folder / "b.json").read_text())
+    assert names["rules"] == rules() and names["driver"] == "simulated" and rules() in badge["message"]
     assert suite.get("failures") == "0" and len(suite.findall("testcase")) == int(suite.get("tests") or 0) > 80
     page = (folder / "h.html").read_text()
     assert (
         page.startswith("<!doctype html>") and "cai-consumer.takes" in page and "http" not in page.split("</style>")[0]
     )
-    assert json.loads((folder / "b.json").read_text())["color"] == "green"
+    assert badge["color"] == "green"
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> str:

@@ -140,6 +140,15 @@ def crashes_on_null(obj):
         ctypes.string_at(8)
     return DlpackConsumer()(obj)
 
+def chokes(obj):
+    """Dies of a code that does not exist, and takes any number of bits."""
+    given = getattr(obj, "changes", {}).get("dtype")
+    if given == (2, 13, 1):
+        os.abort()
+    if given == (0, 0, 1):
+        return "anything"
+    return DlpackConsumer()(obj)
+
 class Unsigned(DlpackConsumer):
     """Reads bool as uint8."""
     def __call__(self, obj):
@@ -216,6 +225,13 @@ def test_to_choke_on_what_is_forbidden_is_no_violation_and_the_program_shows_it(
     assert "SIGSEGV" in row["evidence"] and "offer = tensor(shape=None, ndim=2)" in row["program"]
     program = subprocess.run([sys.executable, "-c", row["program"]], cwd=folder, capture_output=True, check=False)
     assert program.returncode == -11
+
+
+def test_a_case_that_ends_the_process_hides_no_other(folder: Path) -> None:
+    _, found = report(folder, "consumer", "strangers:chokes", "--profile", "dlpack-consumer", "--only", "dtype-bits")
+    row = of(found, "dlpack-consumer.dtype-bits")
+    assert row["severity"] == "deviation" and "offer = tensor(dtype=(2, 13, 1))" in row["program"]
+    assert "SIGABRT; tensor(dtype=(0, 0, 1)): was accepted" in row["evidence"]
 
 
 def test_a_program_needs_nothing_that_is_not_installed(folder: Path) -> None:

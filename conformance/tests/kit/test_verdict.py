@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from cai_conformance.judge.report import rules
+
 from conformance.judged import run
 from conformance.judged.targets import TARGETS
 from conformance.tests.expectations.fences import blocks
@@ -24,6 +26,12 @@ def test_the_findings_are_those_of_the_kept_results() -> None:
     shown = blocks(pages=sorted(run.FINDINGS.glob("*.md")))
     assert len(shown) > 20 and {block.label for block in shown} == {"python"}
     assert [block.name for block in shown if block.code.strip() not in programs] == []
+
+
+def test_the_results_are_those_of_todays_rules() -> None:
+    """After a change of a check: `make pycuda judged`, and `make judged-torch`."""
+    stale = {r["target"]: r["versions"].get("rules") for r in json.loads(run.KEPT.read_text())}
+    assert set(stale.values()) == {rules()}, stale
 
 
 def test_a_known_issue_is_one_of_a_violation() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from cai_conformance.judge import isolate, steps
 from cai_conformance.judge.check import CHECKS, Broken, Check, NotRun, Severity, Source, demand
 from cai_conformance.judge.consumed import Consumer, Seen
 from cai_conformance.judge.limits import little_memory
@@ -99,9 +101,13 @@ class Profile:
     ) -> None:
         """Each offer raises an exception."""
 
+        ended = Severity.VIOLATION if severity is Severity.VIOLATION else Severity.DEVIATION
+
         def run(consumer: Consumer) -> None:
-            for code in codes:
+            def case(code: str) -> None:
                 refuse(consumer, code)
+
+            each(codes, case, ended)
 
         says, shows = f"refuses {says}", 'print("accepted:", type(taken))'
         register = self.check(
@@ -115,6 +121,66 @@ class Profile:
             forbidden=severity is not Severity.VIOLATION,
         )
         register(run)
+
+
+#: The evidence and the severity of a case that failed; None if it did not.
+Case = tuple[str, Severity | None] | None
+
+
+def each(codes: tuple[str, ...], run: Callable[[str], None], ended: Severity = Severity.DEVIATION) -> None:
+    """Runs a function for each offer, and fails with all that failed: a case that ends its process hides no other.
+
+    Each has a process of its own, if the check has one. `ended` is the severity of a process that ended. Of offers that
+    are not run nothing is said, unless it is all of them.
+    """
+    failed: list[tuple[str, str, Severity | None]] = []
+    reasons: list[str] = []
+    for code in codes:
+        steps.tell("offer", code)
+        try:
+            case = partial(run, code)
+            found = _apart(case, ended) if isolate.alone() else _case(case)
+        except NotRun as why:
+            reasons.append(str(why))
+            continue
+        if found is not None:
+            evidence, severity = found
+            failed.append((code, evidence.removeprefix(f"{code}: "), severity))
+    if len(reasons) == len(codes):
+        raise NotRun(reasons[0])
+    if not failed:
+        return
+    steps.tell("offer", failed[0][0])  # which the program shows
+    worst = next((severity for severity in Severity if severity in [found for _, _, found in failed]), None)
+    first, *others = failed
+    raise Offer(first[0], "; ".join([first[1], *(f"{code}: {evidence}" for code, evidence, _ in others)]), worst)
+
+
+def _case(run: Callable[[], None]) -> Case:
+    try:
+        run()
+    except Broken as found:
+        return str(found), found.severity
+    return None
+
+
+def _apart(run: Callable[[], None], ended: Severity) -> Case:
+    """Runs a case in a process of its own."""
+
+    def body(send: isolate.Send) -> None:
+        steps.deaf()
+        try:
+            send((_case(run), None))
+        except NotRun as why:
+            send((None, str(why)))
+
+    try:
+        ((found, reason),) = isolate.forked(body, isolate.LIMIT * 0.9)
+    except isolate.ChildEnded as why:
+        return str(why), ended
+    if reason is not None:
+        raise NotRun(reason)
+    return found  # type: ignore[no-any-return]
 
 
 def take(consumer: Consumer, code: str, refusal: Severity | None = None) -> tuple[Any, Any, Seen]:

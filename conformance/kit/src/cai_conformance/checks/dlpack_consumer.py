@@ -17,6 +17,7 @@ from cai_conformance.checks.consuming import (
     GOES_TOO,
     Offer,
     Profile,
+    each,
     keeps_its_extent,
     keeps_its_owner,
     lets_its_owner_go,
@@ -635,21 +636,20 @@ except Exception as error:
 print(offer.capsules, len(gc.get_referrers(*offer.capsules)), offer.deleted)""",
 )
 def _(consumer: Consumer) -> None:
-    for code in (
-        "tensor(once=True, dtype=(99, 32, 1))",
-        "tensor(once=True, ndim=-1)",
-        "tensor(once=True, shape=(-1, 3))",
-    ):
+    def case(code: str) -> None:
         offer = consumer.offered(code)
         try:
             consumer.take(offer)
         except Exception:
             pass
         else:
-            continue
+            return
         gc.collect()
         if offer.capsules:
             given_back(offer, code)
+
+    changes = ("dtype=(99, 32, 1)", "ndim=-1", "shape=(-1, 3)")
+    each(tuple(f"tensor(once=True, {change})" for change in changes), case)
 
 
 @profile.check(
@@ -662,16 +662,21 @@ def _(consumer: Consumer) -> None:
     shows='print("accepted:", type(taken))',
 )
 def _(consumer: Consumer) -> None:
+    def case(code: str) -> None:
+        try:
+            consumer.take(consumer.offered(code))
+        except SystemError as error:
+            raise Offer(code, f"raised {text_of(error)}") from None
+        except Exception:
+            return
+
     # The deleter is a function of C: one of Python's, by ctypes, loses the exception that is set when it is called.
-    for change in ("dtype=(99, 32, 1)", "ndim=-1", "shape=(-1, 3)", "version=(2, 0)"):
-        for older in ("", ", older=True"):
-            code = f"tensor({change}{older}, deleter=abi.NOTHING)"
-            try:
-                consumer.take(consumer.offered(code))
-            except SystemError as error:
-                raise Offer(code, f"raised {text_of(error)}") from None
-            except Exception:
-                continue
+    changes = ("dtype=(99, 32, 1)", "ndim=-1", "shape=(-1, 3)", "version=(2, 0)")
+    each(tuple(f"tensor({change}{older}, deleter=abi.NOTHING)" for change in changes for older in OLDER), case)
+
+
+#: The end of an offer of either tensor.
+OLDER = ("", ", older=True")
 
 
 def lost_error(self: Any, capsule: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cai_conformance import abi, exchange, offers
 from cai_conformance import exchanged as exchanging
-from cai_conformance.checks.consuming import Offer, Profile, take
+from cai_conformance.checks.consuming import Offer, Profile, each, take
 from cai_conformance.judge import sources as say
 from cai_conformance.judge.check import NotRun, Severity, demand
 from cai_conformance.judge.consumed import Consumer
@@ -369,17 +369,19 @@ except Exception as error:
 print(offer.exported, "tensors,", offer.deleted, "given back")""",
 )
 def _(consumer: Consumer) -> None:
-    for code in ("exchanged(dtype=(99, 32, 1))", "exchanged(ndim=-1)", "exchanged(shape=(-1, 3))"):
+    def case(code: str) -> None:
         offer = consumer.offered(code)
         try:
             consumer.take(offer)
         except Exception:
             pass
         else:
-            continue
+            return
         gc.collect()
         if not all(map(offers.CALLED.get, offer.addresses)):
             raise Offer(code, "the deleter was not called")
+
+    each(("exchanged(dtype=(99, 32, 1))", "exchanged(ndim=-1)", "exchanged(shape=(-1, 3))"), case, VIOLATION)
 
 
 @profile.check(

@@ -6,12 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cai_conformance.judge import isolate, steps
 from cai_conformance.judge.check import CHECKS, NotRun
 from cai_conformance.judge.target import Target
+
+#: Seconds that such a process may take at least: it imports the library.
+LIMIT = 60.0
 
 _TARGETS: list[Target] = []
 
@@ -37,21 +42,37 @@ def ended(key: str) -> str | None:
     target, check = _TARGETS[-1], CHECKS[key]
     write = target.producer_program if check.samples else target.consumer_program
     program = f"import sys\nsys.path[:] = {sys.path!r}\n{write(check, list(steps.STEPS))}\n"
-    limit = isolate.LIMIT * 0.9
-    try:
-        done = subprocess.run(
+    limit = max(isolate.LIMIT, LIMIT)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
             env={**os.environ, "CAI_CONFORMANCE_ALONE": "1"},
         )
-    except subprocess.TimeoutExpired:
-        return f"the process hung: it had not ended after {limit:.0f} s"
-    if done.returncode == 0:
+        if not _ends(process, limit):
+            process.kill()
+            process.wait()
+            return f"the process hung: it had not ended after {limit:.0f} s"
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().splitlines()
+    if process.returncode == 0:
         return None
-    said = done.stderr.decode(errors="replace").strip().splitlines()
     last = f": {said[-1]}" if said else ""
-    if done.returncode < 0:
-        return f"the process ended by {signal.Signals(-done.returncode).name}{last}"
-    return f"the process ended with exit code {done.returncode}{last}"
+    if process.returncode < 0:
+        return f"the process ended by {signal.Signals(-process.returncode).name}{last}"
+    return f"the process ended with exit code {process.returncode}{last}"
+
+
+def _ends(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Whether a process ends in time. Meanwhile whoever waits for this one is told that it works."""
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        try:
+            process.wait(min(1.0, isolate.LIMIT / 2))
+        except subprocess.TimeoutExpired:
+            steps.tell("wait", "")
+        else:
+            return True
+    return False

@@ -207,11 +207,21 @@ def ended(check: Check, why: str, done: list[steps.Step], program: Program) -> R
     return Result(check, Outcome.FAILED, evidence, program(check, done), check.ended)
 
 
+#: Whether this process runs one check alone, and so may copy itself for each of its cases.
+_ALONE: list[bool] = []
+
+
+def alone() -> bool:
+    """Whether this process is one that `one` has made."""
+    return bool(_ALONE)
+
+
 def one(run: Callable[[], Result], check: Check, program: Program) -> Result:
     """Runs one check in a process of its own."""
     done: list[steps.Step] = []
 
     def body(send: Send) -> None:
+        _ALONE.append(True)
         steps.listen(lambda step: send(("step", step)))
         send(("result", told(run())))
 

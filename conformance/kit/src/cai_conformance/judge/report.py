@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import platform
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
@@ -86,7 +88,7 @@ class Report:
     def versions(self) -> dict[str, str]:
         """The kit, the interpreter, and the libraries of the target."""
         libraries = tuple({part.partition(".")[0].partition(":")[0] for part in self.target.split()})
-        found = {"cai-conformance": kit_version(), "python": platform.python_version()}
+        found = {"cai-conformance": kit_version(), "rules": rules(), "python": platform.python_version()}
         for module, names in sorted(packages_distributions().items()):
             if module.startswith(libraries) and module in sys.modules:
                 found.update({name: version(name) for name in names})
@@ -125,8 +127,21 @@ class Report:
         return row
 
 
+@cache
+def rules() -> str:
+    """The version of the rules: a hash of the checks' ids, claims, sentences and severities."""
+    from cai_conformance.checks import CHECKS
+
+    lines = sorted(
+        f"{check.id}\t{check.says}\t{check.source.spec} {check.source.since}\t{check.source.sentence}\t"
+        f"{check.severity.value}\t{check.forbidden}\n"
+        for check in CHECKS
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
+
+
 def kit_version() -> str:
-    """The version of the kit, which is that of its rules."""
+    """The version of the kit."""
     try:
         return version("cai-conformance")
     except PackageNotFoundError:

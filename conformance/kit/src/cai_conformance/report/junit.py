@@ -12,6 +12,9 @@ from cai_conformance.judge.run import Outcome
 def text(report: Report) -> str:
     """The XML."""
     suite = ET.Element("testsuite", name=f"{report.kind} {report.target}", tests=str(len(report.results)))
+    properties = ET.SubElement(suite, "properties")
+    for name, value in {**report.versions, "driver": report.driver, "date": report.date}.items():
+        ET.SubElement(properties, "property", name=name, value=printable(value))
     skipped = 0
     for result in report.results:
         case = ET.SubElement(suite, "testcase", classname=result.check.profile, name=result.check.rule)
