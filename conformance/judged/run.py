@@ -91,10 +91,26 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
             yield f"### {report['library']}, {report['kind']} `{report['target'].rpartition(':')[2]}`"
             yield ""
             for row in failed:
-                link = known(report, row)
-                also = f"; [known]({link})" if link else ""
-                yield f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}{also}"
+                yield line(report, row)
     yield ""
+    yield from CRASHES.splitlines()
+    yield ""
+    for report in reports:
+        for row in report["failed"]:
+            if row["severity"] != "violation" and crashed(row):
+                yield f"- {report['library']}, {report['kind']}: {line(report, row)[2:]}"
+    yield ""
+
+
+def line(report: dict[str, Any], row: dict[str, Any]) -> str:
+    """A finding in one line, with what is known of it."""
+    also = f". {linked(known(report, row))}" if known(report, row).startswith("https:") else ""
+    return f"- `{row['id']}`, {row['says']}. Found: {plain(row['evidence'])}{also}"
+
+
+def crashed(row: dict[str, Any]) -> bool:
+    """Whether a failed check ended its process, or the one that ran its program."""
+    return bool(re.search(r"\bcrashed: |\bprocess ended by SIG|\bhung: ", row["evidence"]))
 
 
 def not_judged() -> dict[str, str]:
@@ -105,14 +121,19 @@ def not_judged() -> dict[str, str]:
 
 
 def known(report: dict[str, Any], row: dict[str, Any]) -> str:
-    """The address of the issue about a violation; "" if none is known."""
+    """What is known of a finding: the issue about it, or when none was found; "" if nobody has looked."""
     return KNOWN.get(report["library"].split()[0], {}).get(row["id"], "")
 
 
+def linked(text: str) -> str:
+    """What is known, with addresses as links."""
+    return re.sub(r"https://github.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", r"[\1#\2](\g<0>)", text)
+
+
 def findings(report: dict[str, Any]) -> Iterator[str]:
-    """The violations of one target as texts to send to its project."""
+    """The violations and the crashes of one target as texts to send to its project."""
     for row in report["failed"]:
-        if row["severity"] == "violation":
+        if row["severity"] == "violation" or crashed(row):
             source = CHECKS[row["id"]].source
             yield f"## `{report['target'].rpartition(':')[2]}`: {row['says']}"
             yield ""
@@ -123,9 +144,12 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
             yield f"[{source.spec} {source.since}]({source.url}): {source.sentence}"
             yield ""
             yield f"Found with {report['library']}: {plain(row['evidence'])}."
-            if link := known(report, row):
+            if row["severity"] != "violation":
                 yield ""
-                yield f"Known: {link}"
+                yield f"A {row['severity']}: {SEVERITIES[row['severity']]}"
+            if found := known(report, row):
+                yield ""
+                yield found
             yield ""
 
 
@@ -135,9 +159,9 @@ def findings_pages(reports: list[dict[str, Any]]) -> dict[str, str]:
     for report in reports:
         if found := list(findings(report)):
             texts.setdefault(report["library"].split()[0], []).extend(found)
-    head = f"Found by `cai-conformance`; written by `make judged` from {KEPT.relative_to(ROOT)}. Not sent."
+    head = HOW.splitlines()
     return {
-        library: "\n".join([f"# {library}", "", head, "", *lines]).rstrip() + "\n" for library, lines in texts.items()
+        library: "\n".join([f"# {library}", "", *head, "", *lines]).rstrip() + "\n" for library, lines in texts.items()
     }
 
 
@@ -172,6 +196,22 @@ BETWEEN = """## Violations
 Some are decisions of the library, which has its reasons; some are known to it. Each stands with its program in
 [docs/findings](findings/numba-cuda.md), a file for each library. `make judged` has run each program; `make test`
 compares these files, and this page, with the kept results."""
+
+
+CRASHES = """## Crashes on what is forbidden
+
+A process that ends on an array that no producer may make, or after the interpreter has ended, is no violation. It is a
+bug all the same, and stands with its program in [docs/findings](findings/numpy.md), too."""
+
+SEVERITIES = {
+    "deviation": "the array is one that the specification forbids, of which it demands nothing.",
+    "recommendation": "the specification only advises otherwise, or says nothing.",
+}
+
+HOW = """Found by `cai-conformance`; written by `make judged`. Not sent.
+
+The programs need the kit (`pip install cai-conformance`; in this repository `pip install conformance/kit`). Those with
+memory of a device were found on its simulated driver: `python -m cai_conformance simulate -- python program.py`."""
 
 
 def main() -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from cai_conformance.cuda import driver
 from cai_conformance.judge.memory import values
 from cai_conformance.reference.producers import CaiArray, DlpackArray
-
-from conformance.tests.bindings import compiled, imported
 
 
 class Judged(NamedTuple):
@@ -118,11 +115,11 @@ def paddle(array: Any) -> Any:
     return library.to_tensor(array, place=library.CPUPlace())
 
 
-def paddle_import(obj: Any) -> Any:
+def paddle_import(obj: Any, **keywords: Any) -> Any:
     """Paddle's import."""
     import paddle as library
 
-    return library.from_dlpack(obj)
+    return library.from_dlpack(obj, **keywords)
 
 
 def paddle_read(tensor: Any) -> Any:
@@ -176,16 +173,50 @@ def warp_read(array: Any) -> Any:
 
 @cache
 def by_nanobind() -> Any:
-    """The tests' module by nanobind, compiled once for the process that judges and its children."""
+    """A module by nanobind, whose function gives its argument back; compiled once for all processes."""
+    import importlib.util
+    import subprocess
+    import sysconfig
+    import tempfile
+    from importlib.metadata import version
+    from pathlib import Path
+
     import nanobind as library
 
-    room = Path(__file__).resolve().parents[2] / "target" / "judged"
-    room.mkdir(parents=True, exist_ok=True)
-    if (room / "by_nanobind.so").exists():
-        return imported("by_nanobind", room)
-    package = Path(library.__file__).parent
-    include = [library.include_dir(), str(package / "ext" / "robin_map" / "include")]
-    return compiled("by_nanobind", room, include=include, other=[Path(library.source_dir()) / "nb_combined.cpp"])
+    source = """
+    #include <nanobind/nanobind.h>
+    #include <nanobind/ndarray.h>
+    #include <vector>
+    namespace nb = nanobind;
+
+    // An array of the module's own of the memory of its argument.
+    nb::object pass(nb::ndarray<> array) {
+        auto *kept = new nb::ndarray<>(array);
+        nb::capsule owner(kept, [](void *self) noexcept { delete (nb::ndarray<> *) self; });
+        std::vector<size_t> shape(array.shape_ptr(), array.shape_ptr() + array.ndim());
+        using Array = nb::ndarray<nb::array_api>;
+        return nb::cast(Array(array.data(), array.ndim(), shape.data(), owner, array.stride_ptr(), array.dtype(),
+                              array.device_type(), array.device_id()));
+    }
+    NB_MODULE(by_nanobind, module) { module.def("pass", &pass); }
+    """
+    room = Path(tempfile.gettempdir()) / f"by_nanobind-{version('nanobind')}-{sysconfig.get_config_var('SOABI')}"
+    built = room / "by_nanobind.so"
+    if not built.exists():
+        room.mkdir(exist_ok=True)
+        (room / "by_nanobind.cpp").write_text(source)
+        package = Path(library.__file__).parent
+        include = [library.include_dir(), str(package / "ext/robin_map/include"), sysconfig.get_path("include")]
+        flags = ["-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-shared"]
+        sources = [str(room / "by_nanobind.cpp"), str(Path(library.source_dir()) / "nb_combined.cpp")]
+        command = ["c++", *flags, *(f"-isystem{each}" for each in include), *sources, "-o", f"{built}.new"]
+        subprocess.run(command, check=True)
+        Path(f"{built}.new").replace(built)
+    spec = importlib.util.spec_from_file_location("by_nanobind", built)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def nanobind(array: Any) -> Any:
@@ -263,11 +294,11 @@ def strict(array: Any) -> Any:
     return library.asarray(array)
 
 
-def strict_import(obj: Any) -> Any:
+def strict_import(obj: Any, **keywords: Any) -> Any:
     """The import of array-api-strict."""
     import array_api_strict as library
 
-    return library.from_dlpack(obj)
+    return library.from_dlpack(obj, **keywords)
 
 
 _HERE = "conformance.judged.targets"

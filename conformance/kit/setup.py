@@ -22,8 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CRATE = REPOSITORY / "conformance" / "simulator"
 ASKED = os.environ.get("CAI_CONFORMANCE_SIM", "")
 WITH_DRIVER = ASKED == "1" or (ASKED != "0" and (CRATE / "Cargo.toml").exists() and shutil.which("cargo") is not None)
-sys.path.insert(0, str(REPOSITORY / "bindings/python/wheels"))
-import address  # noqa: E402
+#: Has the repository's address, and is not there in a copy of this folder alone.
+ADDRESS = REPOSITORY / "bindings" / "python" / "wheels"
 
 
 def build_driver() -> Path:
@@ -76,8 +76,13 @@ class BinaryDistribution(Distribution):
 
 
 os.chdir(Path(__file__).resolve().parent)
-where = address.repository(REPOSITORY)
-urls = {"Source Code": where} if where else {}
+urls = {}
+if (ADDRESS / "address.py").exists():
+    sys.path.insert(0, str(ADDRESS))
+    import address
+
+    if where := address.repository(REPOSITORY):
+        urls["Source Code"] = where
 if WITH_DRIVER:
     commands = {"build_py": BuildWithDriver, "bdist_wheel": PlatformWheel}
     setup(cmdclass=commands, distclass=BinaryDistribution, project_urls=urls)

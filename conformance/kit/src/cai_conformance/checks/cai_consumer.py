@@ -362,6 +362,7 @@ def elsewhere(self: Any, taken: dict[str, Any]) -> dict[str, Any]:
     "read-only",
     "does not present an array that must not be written as one that may",
     say.CAI_READ_ONLY,
+    # A violation, unlike by DLPack: no text lets a consumer of CAI ignore the flag.
     mutant=misreading(lambda d: {"data": (d["data"][0], False)}),
 )
 def _(consumer: Consumer) -> None:

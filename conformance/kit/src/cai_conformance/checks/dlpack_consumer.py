@@ -714,8 +714,8 @@ def leaking(self: Any, capsule: Any) -> Any:
 @profile.check(
     "read-only",
     "does not present an array that must not be written as one that may",
-    say.DL_READ_ONLY,
-    severity=RECOMMENDATION,
+    say.AA_READ_ONLY,
+    severity=RECOMMENDATION,  # the array API prefers an array that may be written to none
     mutant=misreading(lambda read: {"flags": 0}),
     shows='print(getattr(taken, "flags", taken))',
 )

@@ -71,7 +71,7 @@ def refused_otherwise(self: Any, capsule: Any) -> Any:
 @profile.check(
     "takes-device",
     "takes memory of a CUDA device as such, or refuses it, and does not read it on the host",
-    say.PY_VIEW,
+    say.DL_DEVICE_POINTER,
     mutant=misreading(lambda read: {"strides": (0, 0)} if read.device[0] == abi.CUDA else {}),
 )
 def _(consumer: Consumer) -> None:

@@ -305,8 +305,8 @@ profile.refuses(
 @profile.check(
     "read-only",
     "does not present an array that must not be written as one that may",
-    say.DL_READ_ONLY,
-    severity=DEVIATION,
+    say.AA_READ_ONLY,
+    severity=RECOMMENDATION,  # it is the same flag of the same struct as by `__dlpack__`
     mutant=misreading(lambda read: {"flags": 0}),
 )
 def _(consumer: Consumer) -> None:

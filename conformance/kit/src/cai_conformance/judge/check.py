@@ -40,6 +40,9 @@ class Source:
     """The version of `spec` from which it holds."""
     sentence: str
     url: str
+    """Of a version that has the sentence."""
+    until: str = ""
+    """The last version that has it, if a later one says it otherwise."""
 
     def __str__(self) -> str:
         return f"{self.spec} {self.since}: “{self.sentence}”"

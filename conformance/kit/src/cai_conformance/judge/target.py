@@ -62,7 +62,9 @@ class Target:
         """The imports and the definition of a function that no installed distribution has; None for one that has."""
         function = self._now()
         top = self.module.partition(".")[0]
-        if not isinstance(function, FunctionType) or top == "cai_conformance" or top in packages_distributions():
+        if top == "cai_conformance" or top in packages_distributions() or not _has_source(function):
+            return None
+        if inspect.unwrap(function).__qualname__ != self.name:  # another name of it, or what a function has made
             return None
         try:
             return _definition(function, set())
@@ -130,7 +132,7 @@ class Target:
         array = f"{self.call}({code})"
         shown = (
             check.shows.format(array=array, call=self.call)
-            or "\n".join(map(_shown, called[-4:]))
+            or "\n".join(dict.fromkeys(map(_shown, called[-4:])))
             or _SHOW[check.profile]
         )
         return "\n".join([*self.head(*_imports(shown + code)), f"array = {array}", shown])
@@ -145,24 +147,31 @@ class Target:
         return "\n".join([*lines, f"offer = {code}", *taking, shown])
 
 
-def _definition(function: FunctionType, known: set[str]) -> tuple[list[str], list[str]]:
+def _has_source(function: Any) -> bool:
+    """Whether it is a function or a class of Python's, if a cached one."""
+    return isinstance(inspect.unwrap(function), FunctionType) or isinstance(function, type)
+
+
+def _definition(function: Any, known: set[str]) -> tuple[list[str], list[str]]:
     """The imports of a function and of those that it calls in its module, and their definitions.
 
     Raises:
         TypeError: it refers to something else of its module.
     """
+    function = inspect.unwrap(function)
     known.add(function.__name__)
     lines = _bare(inspect.getsource(function))
+    scope = vars(sys.modules[function.__module__])
     imports: list[str] = []
     before: list[str] = []
     names = {node.id for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Name)}
-    for name in sorted(names & set(function.__globals__) - known):
+    for name in sorted(names & set(scope) - known):
         known.add(name)
-        found = function.__globals__[name]
+        found = scope[name]
         module = getattr(found, "__module__", None)
         if inspect.ismodule(found):
             imports.append(f"import {found.__name__} as {name}" if found.__name__ != name else f"import {name}")
-        elif isinstance(found, FunctionType) and module == function.__module__:
+        elif module == function.__module__ and _has_source(found):
             more, text = _definition(found, known)
             imports += more
             before += [*text, ""]
@@ -174,18 +183,38 @@ def _definition(function: FunctionType, known: set[str]) -> tuple[list[str], lis
 
 
 def _bare(text: str) -> list[str]:
-    """The lines of a function without its docstring and its annotations."""
+    """The lines of a function or a class without docstrings and annotations."""
     tree = ast.parse(textwrap.dedent(text))
-    (function,) = tree.body
-    if not isinstance(function, ast.FunctionDef):
+    (whole,) = tree.body
+    if not isinstance(whole, ast.FunctionDef | ast.ClassDef):
         raise TypeError("no function")
-    if ast.get_docstring(function) is not None:
-        function.body = function.body[1:] or [ast.Pass()]
-    for argument in ast.walk(function.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    function.returns = None
-    return ast.unparse(tree).splitlines()
+    for node in ast.walk(whole):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    texts = _Texts()
+    return texts.back(ast.unparse(texts.visit(tree))).splitlines()
+
+
+class _Texts(ast.NodeTransformer):
+    """Keeps strings of several lines as they are written: `ast.unparse` would make one line of them."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        if not isinstance(node.value, str) or "\n" not in node.value or '"""' in node.value or "\\" in node.value:
+            return node
+        self.kept.append(node.value)
+        return ast.Name(f"_text_{len(self.kept)}_of_several_lines")
+
+    def back(self, text: str) -> str:
+        for number, value in enumerate(self.kept, 1):
+            text = text.replace(f"_text_{number}_of_several_lines", f'"""{value}"""')
+        return text
 
 
 #: What a line of a program needs, by a name in it.

@@ -156,3 +156,33 @@ def _(t: Tensors) -> None:
         broken(f"raised {text_of(error)} instead of BufferError", DEVIATION)
     demand(found.read.device == (abi.CPU, 0), f"the tensor is on {found.read.device}")
     demand(same(found.values(), t.expected), f"{found.values().tolist()} instead of {t.expected.tolist()}")
+
+
+class CopiesAnyway(DlpackDeviceArray):
+    """Copies to the host, whatever is said of copies."""
+
+    def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **keywords: Any) -> Any:
+        to_host = dl_device is not None and tuple(map(int, dl_device)) == (abi.CPU, 0)
+        return super().__dlpack__(dl_device=dl_device, copy=None if to_host else copy, **keywords)
+
+
+@check(
+    "dl-device-host-copy-false",
+    "`dl_device` of the host with `copy=False` raises BufferError, if the host cannot read the memory",
+    say.AA_HOST_COPY_FALSE,
+    after=("dl-device-host",),
+    severity=DEVIATION,
+    mutant=CopiesAnyway,
+)
+def _(t: Tensors) -> None:
+    if t.device_type in HOST:
+        raise NotRun("the array is in memory that the host reads")
+    try:
+        found = t.export(dl_device=(abi.CPU, 0), copy=False)
+    except BufferError:
+        return
+    except NotRun:
+        raise
+    except Exception as error:
+        broken(f"raised {text_of(error)}", RECOMMENDATION)
+    broken(f"a tensor on {found.read.device} was returned")
