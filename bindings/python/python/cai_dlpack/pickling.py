@@ -1,6 +1,6 @@
 """Pickles views by a copy of their elements, which a process has to ask for: `cai_dlpack.pickling.register()`.
 
-Then `pickle`, `multiprocessing`, joblib and cloudpickle copy a view: its data is made ready, device memory is copied to
+Then `pickle`, `multiprocessing` and cloudpickle copy a view: its data is made ready, device memory is copied to
 the host, and to the current device of the process that loads it; where that has none, or no room, the array stays on
 the host, and the logger `cai_dlpack` says so. By protocol 5 with a `buffer_callback` host memory is not copied. What is
 loaded is an array of its own, in C order, with the shape, the type and the read-only flag.
