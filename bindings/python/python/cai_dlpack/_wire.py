@@ -10,6 +10,7 @@ import numpy as np
 
 import cai_dlpack as cd
 from cai_dlpack import CaiView
+from cai_dlpack._receive import to_current_device
 
 Header = dict[str, Any]
 #: Returns an array on a device, of the bytes of a NumPy array.
@@ -20,11 +21,6 @@ _LOG = logging.getLogger("cai_dlpack")
 _OF_HOST = (1, 3)
 #: What a GPU holds: device memory, and managed memory, which arrives as device memory.
 _OF_DEVICE = (2, 13)
-
-
-def to_current_device(flat: Any) -> CaiView:
-    """Puts bytes into the memory pool of the current device."""
-    return cd.from_dlpack(flat, device="cuda")
 
 
 _to_device: ToDevice = to_current_device
