@@ -1,7 +1,12 @@
 """One rank of two, started by `test_mpi`: views of memory that a stream has still to write, as messages.
 
-The simulated driver does what is pending when somebody waits for it, and not before. `bare` sends the producer's array
-itself, whose stream mpi4py does not ask for, so that the other rank receives what was there before.
+The simulated driver does what is pending when somebody waits for it, and not before. Two controls go without the
+bridge, as mpi4py asks no array for its stream: `bare` sends the producer's array itself, so that the other rank
+receives what was there before; `into` receives into an array of which a stream has still to write, over what has
+arrived.
+
+Device memory of the simulated driver can be read by the host, and so by this MPI, which knows nothing of devices: it
+stands for one that is built with CUDA, of which it shows the calls of ours and their order, and nothing else.
 """
 
 from __future__ import annotations
@@ -36,20 +41,21 @@ def ready(machine: Machine, memory: str, values: np.ndarray[Any, Any]) -> cd.Cai
 
 
 def as_array(view: cd.CaiView) -> np.ndarray[Any, Any]:
-    return np.array(np.from_dlpack(view))
+    return np.array(np.from_dlpack(view, device="cpu"))
 
 
-def point_to_point(machine: Machine, memory: str, bare: bool) -> bool:
-    """Rank 0 sends, rank 1 receives; whether what arrives is what the stream writes."""
-    values = np.arange(SIZE, dtype=np.float64)
+def point_to_point(machine: Machine, memory: str, mode: str) -> bool:
+    """Rank 0 sends, rank 1 receives; whether what arrives is what the stream writes, and stays."""
+    values = np.arange(1.0, SIZE + 1)
     if RANK == 0:
         sent = pending(machine, memory, values)
-        COMM.Send(sent if bare else cd.view(sent).synchronize(), dest=1)
+        COMM.Send(sent if mode == "bare" else cd.view(sent).synchronize(), dest=1)
         return True
+    into = pending(machine, memory, np.zeros(SIZE))
     # What is pending would be done after the message has arrived, and write over it.
-    into = ready(machine, memory, np.zeros(SIZE))
-    COMM.Recv(into, source=0)
-    return bool(np.array_equal(as_array(into), values))
+    target = into if mode == "into" else cd.view(into).synchronize()
+    COMM.Recv(target, source=0)
+    return bool(np.array_equal(as_array(cd.view(into)), values))
 
 
 def collectives(machine: Machine, memory: str) -> None:
@@ -77,13 +83,14 @@ def main() -> None:
     machine = Machine(Sim())
     machine.set_current(0)
     machine.control.schedule = "lazy"
-    for memory in ("managed", "pinned"):
-        if sys.argv[1] == "bare":
-            came = point_to_point(machine, memory, bare=True)
-            assert came == (RANK == 0), "the control has seen the data, although nobody waited"
-        else:
-            assert point_to_point(machine, memory, bare=False)
+    mode = sys.argv[1]
+    for memory in ("managed", "pinned", "device"):
+        came = point_to_point(machine, memory, mode)
+        if mode == "view":
+            assert came
             collectives(machine, memory)
+        else:
+            assert came == (RANK == 0), "the control has the data, although nobody waited"
     COMM.Barrier()
     # One rank: of two, whose output is not buffered, the lines come mixed.
     if RANK == 0:
