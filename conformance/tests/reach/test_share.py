@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -13,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cai_dlpack as cd
@@ -325,10 +328,19 @@ def test_an_exporter_that_is_killed_leaves_an_error_or_what_is_mapped(step: str)
     """What is left of memory whose process has died is the driver's affair: here nothing hangs and nothing stays."""
     with Other() as exporter, Other() as importer:
         if step == "while it shares":
-            exporter(other.shared, "another", 8)
+            handle = exporter(other.shared, "another", 8)
+            importer(other.stream)
+            before = importer(other.live)
             exporter.send(other.shared, "array", 8)
             time.sleep(random.random() * 0.01)
             exporter.kill()
+            try:
+                arrived = exporter.receive()
+            except (EOFError, OSError):  # It died before it has answered, or as it did.
+                arrived = None
+            for each in [handle, arrived] if arrived else [handle]:
+                assert refuse_there(importer, each) == "share-ended"
+            assert importer(other.live, before) == before
             return
         handle, before = exporter(other.shared, "array", 8), importer(other.live)
         names = {"before": [], "twice": ["one", "two"]}.get(step, ["one"])
@@ -461,6 +473,16 @@ def test_a_capture_is_neither_shared_nor_waited_in(lazy: Machine) -> None:
         assert np.from_dlpack(cd.open(handle, stream=stream), device="cpu").tobytes() == NUMBERS
 
 
+@contextmanager
+def registered_memory(machine: Machine) -> Iterator[int]:
+    """A page of the host's own memory, page-locked later on."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    pointer = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    machine._call("cuMemHostRegister_v2", ctypes.c_void_p(pointer), ctypes.c_size_t(mmap.PAGESIZE), 2)
+    yield pointer
+    machine._call("cuMemHostUnregister", ctypes.c_void_p(pointer))
+
+
 def test_memory_is_refused_by_its_name(machine: Machine) -> None:
     def said(pointer: int) -> str:
         described = interface(shape=(8,), typestr="<f8", data=(pointer, False), stream=None)
@@ -470,6 +492,8 @@ def test_memory_is_refused_by_its_name(machine: Machine) -> None:
 
     assert "managed memory" in said(machine.managed_memory(64))
     assert "page-locked memory" in said(machine.pinned_memory(64))
+    with registered_memory(machine) as pointer:
+        assert "page-locked memory of the host (pinned or registered)" in said(pointer)
     refused = refuse(lambda: handles.entered(np.zeros(3)), BufferError)
     assert refused.rule == "share-memory" and "shared_memory" in refused.message
     copy: Any = cd.from_dlpack(np.zeros(3), device="cuda")
