@@ -65,6 +65,10 @@ def simulator(minutes: float) -> list[str]:
     return [sys.executable, "-m", "conformance.soak.simulator", "--minutes", f"{minutes:.2f}"]
 
 
+def shares(minutes: float) -> list[str]:
+    return [*SIMULATED, sys.executable, "-m", "conformance.soak.shares", "--minutes", f"{minutes:.2f}"]
+
+
 def mutants(minutes: float) -> list[str]:
     return ["make", "mutants", f"MINUTES={minutes:.0f}", "SAMPLE=300"]
 
@@ -83,6 +87,7 @@ PARTS = {
     "simulator": Part(simulator, "conformance/simulator/soak.tsv", takes_minutes=True),
     "races": Part(races, "conformance/results/stream-races.tsv", takes_minutes=True),
     "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
+    "shares": Part(shares, "conformance/results/shares.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
     **{tool: checked(tool) for tool in ("asan", "tsan")},
     "miri": Part(lambda _: [sys.executable, "-m", "conformance.soak.miri"], "conformance/results/miri.tsv"),
