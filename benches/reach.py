@@ -195,7 +195,10 @@ def ray_rows() -> Iterator[str]:
 
 def copied() -> Iterator[str]:
     """Whether what is read lies where it was sent from."""
-    for name, engine in {"pickle 5, buffers apart": by_buffers, "pickle 5, in one piece": in_one_piece}.items():
+    engines = {"pickle 5, buffers apart": by_buffers, "pickle 5, in one piece": in_one_piece}
+    if is_here("distributed"):
+        engines["Dask, serialized and read"] = by_dask
+    for name, engine in engines.items():
         view = cd.view(np.zeros(512))
         (found,) = engine([view])
         yield f"{name}: {0 if found.ptr == view.ptr else view.nbytes} of {view.nbytes} bytes copied."

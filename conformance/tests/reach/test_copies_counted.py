@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import importlib
 import pickle
 import re
 from collections.abc import Iterator
@@ -123,3 +124,16 @@ def test_copies_for_a_communication_that_takes_device_memory(machine: Machine, k
     arrived: Any = deserialize(header, frames)
     assert copied_by_the_driver(machine) == is_strided
     assert (arrived.ptr == view.ptr) == (not is_strided)
+
+
+@needs.dask
+def test_the_benchmark_counts_the_copies_that_the_page_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benches"))
+    reach = importlib.import_module("reach")
+    from cai_dlpack import dask
+
+    dask.register()
+    counted = dict(line.split(": ") for line in reach.copied())
+    assert counted["pickle 5, buffers apart"] == "0 of 4096 bytes copied."
+    assert counted["pickle 5, in one piece"] == "4096 of 4096 bytes copied."
+    assert counted["Dask, serialized and read"] == "0 of 4096 bytes copied."
