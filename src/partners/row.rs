@@ -37,7 +37,7 @@ pub struct Partner {
     /// The call that imports a view, preferred over [`more`](Self::more).
     pub call: Call,
     /// Further calls that import a view. One of the preferred call's own expression is how that reads memory of other
-    /// devices ([`call_of`](Self::call_of)).
+    /// devices.
     pub more: &'static [Call],
     /// The launch that takes a view itself, as it does an array of the library's: nothing is imported, and less waits.
     pub launch: Option<Call>,
