@@ -1277,10 +1277,12 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "exports float16 as bfloat16, and reads bfloat16 as float16: other numbers",
                 reproduction: "`to_dlpack_type` and `dl_tensor_type` of Legate (`dlpack/common.cc`, 129, and `from_dlpack.cc`, 90)",
+                report: None,
             },
             Fault {
                 what: "ends the process for a type whose code is newer than DLPack 1.1, such as bcomplex32",
                 reproduction: "the end of `dl_tensor_type`: `LEGATE_ABORT`",
+                report: None,
             },
         ],
     },
