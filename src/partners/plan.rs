@@ -270,7 +270,8 @@ impl Change {
                     device_type,
                     DeviceType::CUDA_MANAGED | DeviceType::CUDA_HOST
                 );
-                is_mapped.then(|| array.clone().with_device(Device::cuda(0)))
+                let on_device = || array.clone().with_device(Device::cuda(0)).ok();
+                is_mapped.then(on_device).flatten()
             }
             Self::Bytes => {
                 let is_packed = array.dtype().is_sub_byte() && array.itemsize().is_none();

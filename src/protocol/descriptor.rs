@@ -122,7 +122,7 @@ impl<'a> RawTensor<'a> {
 /// assert!(tensor.layout().is_c_contiguous() && tensor.cai_only().is_none() && tensor.check_dlpack().is_ok());
 ///
 /// // The same memory otherwise.
-/// let shown = tensor.clone().with_access(Access::ReadOnly).with_device(Device::new(DeviceType::CUDA_MANAGED, 0));
+/// let shown = tensor.clone().with_access(Access::ReadOnly).with_device(Device::new(DeviceType::CUDA_MANAGED, 0))?;
 /// assert_eq!((shown.access(), shown.data()), (Access::ReadOnly, tensor.data()));
 /// assert_eq!(tensor.to_interface(Stream::LegacyDefault)?.stream(), Stream::LegacyDefault);
 /// assert_eq!(tensor.with_shape(DType::F32, &[6])?.elem_strides(), [1]);
@@ -605,10 +605,34 @@ impl Descriptor {
     }
 
     /// Replaces the device: pinned and managed memory belongs to the host and to the GPU.
-    #[must_use]
-    pub fn with_device(mut self, device: Device) -> Self {
+    ///
+    /// # Errors
+    /// `device-unknown` (BufferError), `device-id` (ValueError); and if what was a
+    /// [handle](Device::is_opaque) becomes an address, or the other way, the rules of [`new`](Self::new).
+    ///
+    /// ```
+    /// use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+    /// use cai_dlpack::protocol::device::{Device, DeviceType};
+    /// use cai_dlpack::protocol::dtype::DType;
+    ///
+    /// let managed = Device::new(DeviceType::CUDA_MANAGED, 0);
+    /// let tensor = Descriptor::new(&RawTensor::new(0x7000_0000, managed, DType::F32, &[6]))?;
+    /// assert_eq!(tensor.clone().with_device(Device::HOST)?.device(), Device::HOST);
+    /// assert!(tensor.with_device(Device::cuda(-1)).is_err());
+    /// # Ok::<(), cai_dlpack::protocol::rule::Violation>(())
+    /// ```
+    pub fn with_device(mut self, device: Device) -> Result<Self, Violation> {
+        let device = device.check_in(Field::TensorDevice)?;
+        if device.is_opaque() != self.device.is_opaque() {
+            self.check_dlpack()?;
+            let raw = RawTensor::new(self.data, device, self.dtype(), self.shape())
+                .with_byte_offset(self.byte_offset())
+                .with_elem_strides(self.elem_strides())
+                .with_flags(self.flags());
+            return Self::new(&raw);
+        }
         self.set_device(device);
-        self
+        Ok(self)
     }
 
     /// Like [`with_device`](Self::with_device), in place.
@@ -655,7 +679,7 @@ impl Descriptor {
     ///
     /// let halves = numbers.with_dtype(DType::BF16)?.with_access(Access::Writable);
     /// assert_eq!(halves.to_interface(Stream::None).unwrap_err().rule().id(), "cai-dtype");
-    /// let pinned = halves.with_device(Device::new(DeviceType::CUDA_HOST, 0));
+    /// let pinned = halves.with_device(Device::new(DeviceType::CUDA_HOST, 0))?;
     /// assert!(pinned.check_dlpack().is_ok());
     ///
     /// let bytes = Descriptor::new(&RawTensor::new(0x7000_0000, Device::cuda(0), DType::U8, &[8]))?;

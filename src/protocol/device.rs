@@ -105,7 +105,7 @@ device_types! {
 impl fmt::Display for DeviceType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
-            Some(name) => f.write_str(name),
+            Some(name) => f.pad(name),
             None => self.0.fmt(f),
         }
     }
@@ -266,9 +266,10 @@ pub(in crate::protocol) fn newer(what: &str, last: i32) -> String {
     format!("it may be newer than DLPack 1.3: this library knows the {what} up to {last}")
 }
 
+/// Prints type and number, such as `cuda:1`, in the width that is asked for.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.device_type, self.id)
+        f.pad(&format!("{}:{}", self.device_type, self.id))
     }
 }
 

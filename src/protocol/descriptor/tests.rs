@@ -292,13 +292,16 @@ fn a_tensor_without_flags_is_neither_writable_nor_read_only() {
     assert_ne!(made, Descriptor::new(&VALID).unwrap());
     // Another shape or device of it is as silent.
     let other = made.with_shape(DType::F32, &[6]).unwrap();
-    assert_eq!(other.with_device(Device::HOST).access(), Access::Unknown);
+    assert_eq!(
+        other.with_device(Device::HOST).unwrap().access(),
+        Access::Unknown
+    );
 }
 
 #[test]
 fn device_can_be_renamed() {
     let managed = Device::new(DeviceType::CUDA_MANAGED, 0);
-    assert_eq!(valid().with_device(managed).device(), managed);
+    assert_eq!(valid().with_device(managed).unwrap().device(), managed);
     assert_eq!(managed.to_string(), "cuda_managed:0");
 }
 
@@ -560,4 +563,30 @@ fn equal_tensors_are_one_key() {
     ] {
         assert!(seen.insert(Descriptor::new(&other).unwrap()), "{other:?}");
     }
+}
+
+/// A descriptor's device is one that DLPack has, also after it was replaced; a handle that becomes an address is checked as one.
+#[test]
+fn a_device_that_replaces_another_is_checked() {
+    let unknown = Device::new(DeviceType::from_dlpack(99), 0);
+    let rule = |device| {
+        let refused = valid().with_device(device);
+        refused.unwrap_err().rule()
+    };
+    assert_eq!(rule(unknown), Rule::DeviceUnknown);
+    assert_eq!(rule(Device::cuda(-1)), Rule::DeviceId);
+    let handle = RawTensor {
+        data: 0x7001,
+        byte_offset: 4,
+        device: Device::new(DeviceType::VULKAN, 0),
+        ..VALID
+    };
+    let handle = Descriptor::new(&handle).unwrap();
+    assert_eq!((handle.data(), handle.byte_offset()), (0x7001, 4));
+    let address = handle.with_device(Device::HOST).unwrap();
+    assert_eq!((address.data(), address.byte_offset()), (0x7005, 0));
+    let address = valid()
+        .with_device(Device::new(DeviceType::VULKAN, 0))
+        .unwrap();
+    assert_eq!((address.data(), address.byte_offset()), (VALID.data, 0));
 }

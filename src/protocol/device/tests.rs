@@ -179,3 +179,13 @@ fn the_page_has_the_devices_of_the_table() {
     });
     assert_eq!(listed, table.collect::<Vec<_>>());
 }
+
+#[test]
+fn names_are_padded_to_a_width() {
+    let (device_type, device) = (DeviceType::CUDA, Device::cuda(1));
+    let found = format!(
+        "{device_type:>6}|{device:<8}|{:04}",
+        DeviceType::from_dlpack(99)
+    );
+    assert_eq!(found, "  cuda|cuda:1  |0099");
+}
