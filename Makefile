@@ -39,6 +39,7 @@
 #   make bench-operations            instructions of attributes, orders, joins
 #   make bench-reach                 messages of views beside NumPy's arrays by the same engine; handles of CUDA IPC
 #   make bench-memory                bytes per view, and no growth over ten million conversions
+#   make bench-build                 seconds, crates and bytes that the library adds to an extension module
 #   make test PYTHON=python3.12      with an interpreter of your choice
 
 # Tried in this order. Each is run before it is chosen: a name on PATH proves nothing.
@@ -74,7 +75,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean
+.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
 .DELETE_ON_ERROR:
 
 help:
@@ -462,6 +463,10 @@ bench-operations: $(VENV)/.package simulator
 
 bench-memory: $(VENV)/.package
 	$(BIN)/python benches/memory.py --conversions 10000000
+
+bench-build: $(VENV)/.requirements
+	$(BIN)/python benches/build_cost.py
+	$(BIN)/python benches/build_cost.py --profile cargo
 
 simulator:
 	cargo build --release --locked --package cusim

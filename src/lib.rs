@@ -115,6 +115,7 @@ struct Simulator;
     all(doc, not(doctest)),
     all(doctest, feature = "pyo3", feature = "cudarc")
 ))]
+/// [build]: #cost
 /// [read-only]: crate::protocol::device::Access
 /// [rules]: crate::rules
 /// [streams]: crate::view::LiveStream
