@@ -209,7 +209,7 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
         say(wrapped(f"no CUDA driver ({cuda['why']}): arrays in host memory change hands all the same", "  ", ""), "")
     say("\nLibraries that are installed, and the version that their row of the table was checked with", "bold")
     if not found["libraries"]:
-        say("    none of the table: pip install numpy, torch, numba-cuda, ... makes arrays", "yellow")
+        say("    none that the table has; pip install numpy, torch or numba-cuda brings one", "yellow")
     for library in found["libraries"]:
         same = library["version"] == library["checked"]
         versions = library["version"] + ("" if same else f" (checked: {library['checked']})")
