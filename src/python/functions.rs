@@ -138,7 +138,8 @@ with_options! {
     /// TypeError, ValueError, BufferError, DriverError
     ///     As `view` does. A refused capsule is not consumed.
     FromDlpack = from_dlpack [
-        /// An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
+        /// An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule. Any array if it is to be
+        /// copied.
         obj: "ArrayLike",
     ] (
         /// The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The

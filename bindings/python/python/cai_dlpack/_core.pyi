@@ -850,7 +850,8 @@ def from_dlpack(
     Parameters
     ----------
     obj : ArrayLike
-        An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule.
+        An array with ``__dlpack__`` and ``__dlpack_device__``, or a DLPack capsule. Any array if it is to be
+        copied.
     device : DeviceLike | None, default None
         The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
         producer makes the transfer; if it refuses, this package copies.
