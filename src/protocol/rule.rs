@@ -602,7 +602,7 @@ rules! {
 
     // Between processes.
     ShareMemory "share-memory" Buffer
-        "only memory of cuMemAlloc can be shared with another process"
+        "only memory of cuMemAlloc, or of a pool that its library pickles, can be shared with another process"
         "CUDA: cuIpcGetMemHandle names allocations of cuMemAlloc (cudaMalloc)";
     ShareHandle "share-handle" Value
         "a handle must be one of share, whole, and tagged by the key that is given"

@@ -9,7 +9,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
-use crate::protocol::rule::Field;
+use crate::error::Error;
+use crate::protocol::rule::{Field, Rule};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
@@ -23,13 +24,15 @@ use crate::python::cpython::own_module;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::import::object;
-use crate::share::{Handle, Shared};
+use crate::share::{Handle, Held, Pickled, Shared};
+use crate::view::{CaiView, Owner};
 
 signature! {
     /// Lets another process of this machine use the memory of an array, during a `with` block. Copies nothing.
     ///
     /// Entering returns a handle, for `open` in a process of the same user: it pickles, and it is bytes. By CUDA IPC, so
-    /// that the memory is of `cuMemAlloc` (`cudaMalloc`). The process that opens it finds the data ready: an event travels
+    /// that the memory is of `cuMemAlloc` (`cudaMalloc`), or a `Buffer` of cuda.core from a pool that was made for IPC:
+    /// the buffer itself, or a view that has it as its owner. The process that opens it finds the data ready: an event travels
     /// with it. Leaving has later calls of `open` refused, and does not block; the array is kept until the last process
     /// that has opened the handle has let go of it, or has died.
     ///
@@ -73,6 +76,7 @@ impl Function for Share {
             let key = read_key(slf.py(), arguments.key)?;
             let view = object::new_view(&arguments.obj, Options::NONE)?;
             let block = PyShare {
+                object: (*arguments.obj).clone().unbind(),
                 view: view.cast_into::<PyCaiView>()?.unbind(),
                 key,
                 open: Mutex::default(),
@@ -137,8 +141,11 @@ impl Function for Open {
                 None if blocks::are_open() => use_stream::work_stream(py, handle.device()?)?,
                 None => Stream::LegacyDefault,
             };
-            // SAFETY: who has the key promises it, as docs/reach.md says; the stream's object is kept below.
-            let view = unsafe { handle.open_on(stream) }?;
+            let view = match handle.pickled()? {
+                Some(pickle) => open_pickled(py, &handle, pickle, &key, stream)?,
+                // SAFETY: who has the key promises it, as docs/reach.md says; the stream's object is kept below.
+                None => unsafe { handle.open_on(stream) }?,
+            };
             let rare = Rare {
                 stream_object: kept(arguments.stream.as_deref()),
                 ..Rare::default()
@@ -147,6 +154,41 @@ impl Function for Open {
             Ok(made.into_any())
         })
     }
+}
+
+/// Opens memory that cuda.core maps. The tag has been checked: only who has the key has chosen what is unpickled.
+///
+/// # Errors
+/// Those of [`Handle::open`]; what cuda.core raises.
+fn open_pickled(
+    py: Python<'_>,
+    handle: &Handle,
+    pickle: &[u8],
+    key: &[u8],
+    stream: Stream,
+) -> PyResult<CaiView> {
+    // First of all the exporter keeps the memory.
+    let held = Bound::new(
+        py,
+        PyHeld {
+            _held: handle.hold()?,
+        },
+    )?;
+    let load = py.import(POOLS)?.getattr("load")?;
+    let mapped = load.call1((new_bytes(py, pickle)?, new_bytes(py, key)?, held))?;
+    let range = mapped.getattr("range")?.extract()?;
+    let owner = Owner::from_raw(release::own(mapped)?);
+    // SAFETY: who has the key promises it, as docs/reach.md says; the object keeps the buffer, and `held`.
+    Ok(unsafe { handle.open_mapped(stream, range, owner) }?)
+}
+
+/// The module that has cuda.core pickle.
+const POOLS: &str = "cai_dlpack._pools";
+
+/// Keeps another process's share while a buffer of it is mapped.
+#[pyclass(name = "Held", module = "cai_dlpack", frozen)]
+pub(crate) struct PyHeld {
+    _held: Held,
 }
 
 /// Reads the key.
@@ -173,23 +215,73 @@ fn read_key(py: Python<'_>, key: Value<'_, '_>) -> PyResult<Vec<u8>> {
 /// Each entering makes a handle of its own, also while another one is open.
 #[pyclass(name = "Share", module = "cai_dlpack", frozen)]
 pub(crate) struct PyShare {
+    /// What was shared: a library's own object, or the view.
+    object: Py<PyAny>,
     view: Py<PyCaiView>,
     key: Vec<u8>,
-    open: Mutex<Vec<(ThreadId, Shared)>>,
+    open: Mutex<Vec<(ThreadId, Entered)>>,
+}
+
+/// A block that is open.
+struct Entered {
+    shared: Shared,
+    /// Gives importers the descriptor of a pool, until it is closed.
+    giver: Option<Py<PyAny>>,
 }
 
 impl PyShare {
-    fn open(&self) -> MutexGuard<'_, Vec<(ThreadId, Shared)>> {
+    fn open(&self) -> MutexGuard<'_, Vec<(ThreadId, Entered)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what this thread has entered last; of a thread that has entered nothing, what any has.
-    fn leave(&self) -> Option<Shared> {
+    fn leave(&self) -> Option<Entered> {
         let mut open = self.open();
         let here = thread::current().id();
         let own = open.iter().rposition(|(thread, _)| *thread == here);
         let at = own.or(open.len().checked_sub(1))?;
         Some(open.remove(at).1)
+    }
+
+    /// Shares the view, by its library if the memory is of a pool of cuda.core's.
+    fn enter(&self, py: Python<'_>) -> PyResult<Entered> {
+        let view = self.view.get();
+        let policy = policy::policy(py)?;
+        let refused = match view.lend()?.share_with(policy) {
+            Err(Error::Violation(refused)) if refused.rule() == Rule::ShareMemory => refused,
+            shared => {
+                let giver = None;
+                return Ok(Entered {
+                    shared: shared?,
+                    giver,
+                });
+            }
+        };
+        // An extension module of another name works without the package.
+        let Ok(pools) = py.import(POOLS) else {
+            return Err(refused.into());
+        };
+        let owner = view.owner(py);
+        let named = pools.getattr("dump")?.call1((
+            self.object.bind(py),
+            owner,
+            new_bytes(py, &self.key)?,
+        ))?;
+        if named.is_none() {
+            return Err(refused.into());
+        }
+        let (bytes, range, giver): (Vec<u8>, (u64, u64), Py<PyAny>) = named.extract()?;
+        let shared = view
+            .lend()?
+            .share_named(policy, Some(Pickled { bytes, range }));
+        if shared.is_err() {
+            giver.call_method0(py, "close")?;
+        }
+        let giver = Some(giver);
+        Ok(Entered {
+            shared: shared?,
+            giver,
+        })
     }
 }
 
@@ -199,27 +291,34 @@ impl PyShare {
         let (py, this) = (slf.py(), slf.get());
         let view = this.view.get();
         view.prepare()?;
-        let shared = view.lend()?.share_with(policy::policy(py)?)?;
-        let bytes = shared.handle().to_bytes(&this.key)?;
+        let entered = this.enter(py)?;
+        let bytes = entered.shared.handle().to_bytes(&this.key)?;
         let handle = handle_class(py)?.call1(new_tuple(py, [Ok(new_bytes(py, &bytes)?)])?)?;
-        this.open().push((thread::current().id(), shared));
+        this.open().push((thread::current().id(), entered));
         Ok(handle)
     }
 
     fn __exit__(
         &self,
+        py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         // Dropped without the lock: what is released may run any code.
         let ended = self.leave();
-        drop(ended);
+        if let Some(Entered { shared, giver }) = ended {
+            drop(shared);
+            if let Some(giver) = giver {
+                giver.call_method0(py, "close")?;
+            }
+        }
         Ok(false)
     }
 
     /// Shows the view to the collector: an array that refers to its block makes a cycle. An open block keeps the array.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)?;
         visit.call(&self.view)
     }
 }

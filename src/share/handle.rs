@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! magic, 8 | where: boot, pid namespace, user, process, its start | who holds it: file, nonce
-//!          | device | flags, element type, extents, strides | memory and offset, event | tag, 32
+//!          | device | flags, element type, extents, strides | memory and offset, event | pickle | tag, 32
 //! ```
+//! Memory of a pool is named by what a Python library pickles; its offset is from the start of the library's buffer.
 //! All numbers are little-endian. The tag is HMAC-SHA256 of all that comes before it.
 
 use std::fmt;
@@ -68,6 +69,9 @@ pub struct Handle {
     pub(super) memory: Option<(MemoryHandle, u64)>,
     /// The mark after which the data is ready; none if it is.
     pub(super) ready: Option<EventHandle>,
+    /// What a library of Python's has pickled in place of `memory`, and how far from the start of its buffer the element
+    /// of index 0 lies.
+    pub(super) pickled: Option<(Vec<u8>, u64)>,
 }
 
 impl fmt::Debug for Handle {
@@ -162,13 +166,23 @@ impl Handle {
         put(&[array.shape.len() as u8]);
         let axes = array.shape.iter().chain(&array.elem_strides);
         axes.for_each(|extent| put(&extent.to_le_bytes()));
-        put(&[u8::from(self.memory.is_some()) | u8::from(self.ready.is_some()) << 1]);
+        let parts = [
+            self.memory.is_some(),
+            self.ready.is_some(),
+            self.pickled.is_some(),
+        ];
+        put(&[(0..3).fold(0, |bits, at| bits | u8::from(parts[at]) << at)]);
         if let Some((memory, offset)) = &self.memory {
             put(&memory.0);
             put(&offset.to_le_bytes());
         }
         if let Some(ready) = &self.ready {
             put(&ready.0);
+        }
+        if let Some((pickle, offset)) = &self.pickled {
+            put(&(pickle.len() as u64).to_le_bytes());
+            put(pickle);
+            put(&offset.to_le_bytes());
         }
         let tag = mac.chain_update(&bytes).finalize().into_bytes();
         bytes.extend_from_slice(&tag);
@@ -246,6 +260,12 @@ impl Reader<'_> {
         Some(*part)
     }
 
+    fn bytes(&mut self, length: usize) -> Option<&[u8]> {
+        let (part, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(part)
+    }
+
     fn byte(&mut self) -> Option<u8> {
         self.take().map(|[byte]| byte)
     }
@@ -291,7 +311,7 @@ fn read(rest: &mut Reader<'_>) -> Option<Handle> {
         shape: rest.axes(ndim)?,
         elem_strides: rest.axes(ndim)?,
     };
-    let parts = rest.byte().filter(|parts| *parts < 4)?;
+    let parts = rest.byte().filter(|parts| *parts < 8)?;
     let memory = match parts & 1 {
         0 => None,
         _ => Some((MemoryHandle(rest.take()?), rest.u64()?)),
@@ -300,12 +320,20 @@ fn read(rest: &mut Reader<'_>) -> Option<Handle> {
         0 => None,
         _ => Some(EventHandle(rest.take()?)),
     };
+    let pickled = match parts & 4 {
+        0 => None,
+        _ => {
+            let length = usize::try_from(rest.u64()?).ok()?;
+            Some((rest.bytes(length)?.to_vec(), rest.u64()?))
+        }
+    };
     Some(Handle {
         place,
         device,
         array,
         memory,
         ready,
+        pickled,
     })
 }
 

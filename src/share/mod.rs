@@ -14,7 +14,7 @@
 //! | memory | how |
 //! |---|---|
 //! | of `cuMemAlloc` (and `cudaMalloc`) | the handle of the allocation, and the offset |
-//! | of a pool, managed, page-locked, mapped by parts, the host's, another platform's | refused by `share-memory` |
+//! | of a pool, managed, page-locked, mapped by parts, the host's, another platform's | refused by `share-memory`; in Python cuda.core shares its pools |
 //! | none (size 0) | the layout alone |
 //!
 //! **Limits.** A handle does not tell the exporter when the importer is done with the data: whoever writes the memory next
@@ -29,6 +29,10 @@ mod opened;
 mod shared;
 
 pub use handle::Handle;
+#[cfg(feature = "pyo3")]
+pub(crate) use opened::Held;
+#[cfg(feature = "pyo3")]
+pub(crate) use shared::Pickled;
 pub use shared::Shared;
 
 use crate::error::Error;

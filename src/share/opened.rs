@@ -66,6 +66,75 @@ impl Handle {
         with_driver(|driver| self.ordinal(driver).map(Device::cuda))
     }
 
+    /// Returns what a library of Python's has pickled to name the memory, if the handle is of another process.
+    ///
+    /// # Errors
+    /// `share-host`, `share-user`; the operating system's refusal.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn pickled(&self) -> Result<Option<&[u8]>, Error> {
+        match &self.pickled {
+            Some((pickle, _)) if !self.place.check()? => Ok(Some(pickle)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Has the exporter keep the memory until the [`Held`] has ended, and the device has done the work that it has then.
+    ///
+    /// # Errors
+    /// `share-ended`, `share-device`; the refusals of the driver and of the operating system.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn hold(&self) -> Result<Held, Error> {
+        with_driver(|driver| {
+            let ordinal = self.ordinal(driver)?;
+            let hold = Hold::take(&self.place)?;
+            Ok(Held {
+                _opened: Opened::new(driver, ordinal, hold)?,
+            })
+        })
+    }
+
+    /// Makes the view of memory that a library of Python's has mapped: `range` is where its buffer lies here, and `owner`
+    /// keeps it, and the [`Held`] of this handle. The owner ends after the device has done its work.
+    ///
+    /// # Errors
+    /// `out-of-bounds` if the array is not in the buffer; as [`open`](Self::open).
+    ///
+    /// # Safety
+    /// As [`open_on`](Self::open_on); `owner` keeps the buffer.
+    #[cfg(feature = "pyo3")]
+    pub(crate) unsafe fn open_mapped(
+        &self,
+        stream: Stream,
+        range: (u64, u64),
+        owner: Owner,
+    ) -> Result<CaiView, Error> {
+        if self.ready.is_some() {
+            check_named(stream)?;
+        }
+        let offset = self.pickled.as_ref().map_or(0, |(_, offset)| *offset);
+        let data = range.0.wrapping_add(offset);
+        let (descriptor, owner) = with_driver(|driver| {
+            let ordinal = self.ordinal(driver)?;
+            let descriptor = self.array.at(data, Device::cuda(ordinal))?;
+            if let Some(span) = descriptor.byte_span() {
+                check_span(range, span)?;
+            }
+            let mut import = Import::new(driver, ordinal, None)?;
+            if let Some(ready) = self.ready {
+                import.wait(ready, stream)?;
+            }
+            let opened = Opened::new(driver, ordinal, (import, owner))?;
+            Ok::<_, Error>((descriptor, Owner::new(opened)))
+        })?;
+        let ready = match self.ready {
+            Some(_) => stream,
+            None => Stream::None,
+        };
+        // SAFETY: the elements lie in the buffer (`check_span`), which the owner keeps, of memory that the other process
+        // keeps meanwhile (this function's contract); the host reads none of it. The caller keeps the stream.
+        Ok(unsafe { CaiView::of(descriptor, ready, None, owner) })
+    }
+
     /// Returns a view of the same owner.
     fn open_here(&self, stream: Stream) -> Result<CaiView, Error> {
         let found = of_this_process(&self.place.nonce);
@@ -88,6 +157,13 @@ impl Handle {
     /// # Safety
     /// As [`open_on`](Self::open_on).
     pub(super) unsafe fn open_there(&self, stream: Stream) -> Result<CaiView, Error> {
+        if self.pickled.is_some() {
+            let found = "a handle of memory of a pool, which its library pickles";
+            let violation = Violation::new(Rule::ShareMemory, Field::Argument("handle"), found);
+            return Err(violation
+                .with_hint("cai_dlpack.open opens it, in Python")
+                .into());
+        }
         if self.ready.is_some() {
             check_named(stream)?;
         }
@@ -97,7 +173,7 @@ impl Handle {
             let Some((memory, offset)) = self.memory else {
                 return Ok((ordinal, None));
             };
-            let mut import = Import::new(driver, ordinal, hold)?;
+            let mut import = Import::new(driver, ordinal, Some(hold))?;
             let data = import.map(memory)?.wrapping_add(offset);
             if let Some(span) = self.array.at(data, Device::cuda(ordinal))?.byte_span() {
                 check_span(driver.sharing(span.0)?.range, span)?;
@@ -140,6 +216,12 @@ impl Handle {
             .with_hint("CUDA_VISIBLE_DEVICES names the devices that this process sees")
             .into())
     }
+}
+
+/// A share that this process holds: its exporter keeps the memory.
+#[cfg(feature = "pyo3")]
+pub(crate) struct Held {
+    _opened: Opened,
 }
 
 /// # Errors
@@ -190,7 +272,7 @@ struct Import {
     home: Option<ContextId>,
     event: Option<Event>,
     mapping: Option<MemoryHandle>,
-    _hold: Hold,
+    _hold: Option<Hold>,
 }
 
 impl Import {
@@ -198,7 +280,11 @@ impl Import {
     ///
     /// # Errors
     /// The driver's refusal.
-    fn new(driver: &'static dyn Driver, ordinal: i32, hold: Hold) -> Result<Self, DriverError> {
+    fn new(
+        driver: &'static dyn Driver,
+        ordinal: i32,
+        hold: Option<Hold>,
+    ) -> Result<Self, DriverError> {
         let mut import = Self {
             driver,
             ordinal,

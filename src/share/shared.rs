@@ -156,21 +156,38 @@ impl CaiView {
     }
 
     pub(crate) fn share_with(&self, policy: SyncPolicy) -> Result<Shared, Error> {
+        self.share_named(policy, None)
+    }
+
+    /// Like [`share`](Self::share), of memory of a pool that a library of Python's has pickled, if that is given.
+    pub(crate) fn share_named(
+        &self,
+        policy: SyncPolicy,
+        pickled: Option<Pickled>,
+    ) -> Result<Shared, Error> {
         self.descriptor().check_dlpack()?;
         check_device(self)?;
         fork::watch();
         let mut shared = with_driver(|driver| {
             let holders = Holders::new()?;
             let mut view = self.clone();
-            let (device, memory) = match self.descriptor().byte_span() {
-                Some(span) => name_memory(driver, self, span)?,
-                None => (driver.device_uuid(self.device().id)?, None),
+            let span = self.descriptor().byte_span();
+            let (device, memory, pickled) = match (span, pickled) {
+                (Some(span), Some(pickled)) => {
+                    let (device, offset) = pickled.place(driver, self, span)?;
+                    (device, None, Some((pickled.bytes, offset)))
+                }
+                (Some(span), None) => {
+                    let (device, memory) = name_memory(driver, self, span)?;
+                    (device, memory, None)
+                }
+                (None, _) => (driver.device_uuid(self.device().id)?, None, None),
             };
-            if policy == SyncPolicy::Host && memory.is_some() {
+            if policy == SyncPolicy::Host && span.is_some() {
                 self.order(Request::Host, policy)?;
                 view = self.ready_on(Stream::None);
             }
-            let is_ordered = policy != SyncPolicy::None && memory.is_some();
+            let is_ordered = policy != SyncPolicy::None && span.is_some();
             let marked = match view.ready_number() {
                 ready if is_ordered && ready != Stream::None => {
                     Some(mark(driver, ready, view.place())?)
@@ -184,6 +201,7 @@ impl CaiView {
                 array: Array::of(self.descriptor()),
                 memory,
                 ready: named,
+                pickled,
             };
             let kept = Kept {
                 view,
@@ -200,6 +218,34 @@ impl CaiView {
             OPEN.list().push(Arc::clone(kept));
         }
         Ok(shared)
+    }
+}
+
+/// A buffer of a pool, as its own library pickles it.
+pub(crate) struct Pickled {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the buffer lies: start and size.
+    pub(crate) range: (u64, u64),
+}
+
+impl Pickled {
+    /// Returns the device of the view's memory, and how far from the buffer's start the element of index 0 lies.
+    ///
+    /// # Errors
+    /// `share-memory` for memory that is not of such a pool; `out-of-bounds`; the driver's refusal.
+    fn place(
+        &self,
+        driver: &'static dyn Driver,
+        view: &CaiView,
+        span: (u64, u64),
+    ) -> Result<(Uuid, u64), Error> {
+        let info = driver.sharing(span.0)?;
+        if !(info.is_of_pool && info.handle_types != 0) {
+            check_memory(&info, span.0)?;
+        }
+        check_span(self.range, span)?;
+        let offset = view.descriptor().data().wrapping_sub(self.range.0);
+        Ok((driver.device_uuid(info.ordinal)?, offset))
     }
 }
 
@@ -273,7 +319,7 @@ fn check_memory(info: &Sharing, pointer: u64) -> Result<(), Violation> {
             ),
             (true, _) => (
                 "memory of a pool that is exported as a whole",
-                "its library shares it: pickle cuda.core's Buffer, torch.multiprocessing sends torch's tensors",
+                "its library shares it: share cuda.core's Buffer itself, or a view with owner=buffer; torch.multiprocessing sends torch's tensors",
             ),
             (false, 0) => (
                 "memory without a handle: another process's, or mapped (cuMemCreate) without a handle type",

@@ -387,6 +387,32 @@ fn bytes_of_whoever_has_the_key_are_checked_too() {
     }
 }
 
+/// Its bytes come back, none of them may be missing, and Rust, which cannot unpickle, refuses it.
+#[test]
+#[cfg_attr(miri, ignore = "files")]
+fn a_handle_of_a_pool_carries_what_its_library_pickles() {
+    use hmac::{Hmac, KeyInit, Mac};
+    let (_script, _installed) = world(0x700f_0000);
+    let (dropped, _) = std::sync::mpsc::channel();
+    let shared = view(0x700f_0000, READY, &dropped).share().expect("shared");
+    let mut handle = shared.handle().clone();
+    handle.memory = None;
+    handle.pickled = Some((b"what a library has pickled".to_vec(), 24));
+    let bytes = handle.to_bytes(KEY).expect("bytes");
+    let read = Handle::from_bytes(&bytes, KEY).expect("the same key");
+    assert_eq!(read, handle);
+    let tagged = |body: &[u8]| {
+        let mac = Hmac::<sha2::Sha256>::new_from_slice(KEY).expect("a key");
+        [body, &mac.chain_update(body).finalize().into_bytes()[..]].concat()
+    };
+    let body = &bytes[..bytes.len() - 32];
+    for length in 0..body.len() {
+        assert!(Handle::from_bytes(&tagged(&body[..length]), KEY).is_err());
+    }
+    assert!(Handle::from_bytes(&tagged(&[body, &[0]].concat()), KEY).is_err());
+    assert_eq!(rule(open(&read, MINE)), Rule::ShareMemory);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn a_policy_of_no_order_makes_no_event() {

@@ -1,0 +1,167 @@
+"""Memory of pools between processes: cuda.core pickles its own `Buffer`, and the handle of `share` carries that.
+
+The pool's POSIX descriptor goes over a socket of this machine, to each process that proves it has the handle and the
+key, as long as the block of `share` is open. What is loaded names objects of cuda.core alone; it is loaded only after
+the handle's tag has been checked.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import os
+import pickle
+import secrets
+import socket
+import threading
+from multiprocessing import resource_sharer
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+#: What takes longer hangs.
+_SECONDS = 30
+_PROOF = 32
+
+
+def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], Giver] | None:
+    """Pickles the buffer of cuda.core that an object is, or that its view has as its owner; None if there is none.
+
+    Returns also where the buffer lies, and what has to be closed with the block.
+    """
+    for buffer in (shared, owner):
+        if _is_of_cuda_core(buffer) and getattr(buffer.memory_resource, "is_ipc_enabled", False):
+            break
+    else:
+        return None
+    giver = Giver(key)
+    try:
+        content = io.BytesIO()
+        _Pickler(content, giver).dump(buffer)
+    except BaseException:
+        giver.close()
+        raise
+    return content.getvalue(), (int(buffer.handle), buffer.size), giver
+
+
+def load(content: bytes, key: bytes, held: object) -> Mapped:
+    """Maps the buffer that another process has dumped."""
+    return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
+
+
+def _is_of_cuda_core(found: Any) -> bool:
+    of = type(found)
+    return of.__name__ == "Buffer" and of.__module__.startswith("cuda.core.")
+
+
+class Mapped:
+    """A buffer of another process's pool. That process keeps it until the buffer here has been closed."""
+
+    def __init__(self, buffer: Any, held: object) -> None:
+        self.buffer, self._held = buffer, held
+        self.range = (int(buffer.handle), buffer.size)
+
+    def __del__(self) -> None:
+        self.buffer.close()
+        del self._held
+
+
+class _Pickler(ForkingPickler):
+    """cuda.core's reducers, with descriptors given by `Giver`: `multiprocessing`'s own way gives each one once."""
+
+    def __init__(self, file: io.BytesIO, giver: Giver) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._giver = giver
+
+    def persistent_id(self, found: Any) -> tuple[bytes, bytes] | None:
+        if isinstance(found, resource_sharer.DupFd):
+            return self._giver.give(found.detach())
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, key: bytes) -> None:
+        super().__init__(file)
+        self._key = key
+
+    def persistent_load(self, named: tuple[bytes, bytes]) -> _Descriptor:
+        return _Descriptor(*named, self._key)
+
+    def find_class(self, module: str, name: str) -> Any:
+        # So a method of a class is pickled.
+        if (module, name) == ("builtins", "getattr"):
+            return _method
+        is_of_cuda_core = module.startswith("cuda.core.") and "__" not in name
+        if not (is_of_cuda_core or (module, name) == ("uuid", "UUID")):
+            raise pickle.UnpicklingError(f"a handle of memory of a pool names {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _method(of: Any, name: str) -> Any:
+    """Returns a method of a class of cuda.core's."""
+    if not (isinstance(of, type) and of.__module__.startswith("cuda.core.")) or "__" in name:
+        raise pickle.UnpicklingError(f"a handle of memory of a pool names {name} of {of!r}")
+    return getattr(of, name)
+
+
+class _Descriptor:
+    """What stands for `multiprocessing`'s DupFd."""
+
+    def __init__(self, address: bytes, token: bytes, key: bytes) -> None:
+        self._address, self._token, self._key = address, token, key
+
+    def detach(self) -> int:
+        """Returns a descriptor of this process's own. The caller closes it."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(_SECONDS)
+            asking.connect(self._address)
+            asking.sendall(_proof(self._key, self._token))
+            _, (descriptor,), _, _ = socket.recv_fds(asking, 1, 1)
+            return descriptor
+
+
+class Giver:
+    """Gives one descriptor to whoever has the handle and the key, until it is closed."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._token = secrets.token_bytes(16)
+        self._socket: socket.socket | None = None
+        self._descriptor = -1
+
+    def give(self, descriptor: int) -> tuple[bytes, bytes]:
+        """Takes over a descriptor; returns what a handle names it by."""
+        self._descriptor = descriptor
+        self._socket = socket.socket(socket.AF_UNIX)
+        # Linux's abstract names: there is no file to remove, also for a process that is killed.
+        address = b"\0cai-dlpack-" + secrets.token_hex(16).encode()
+        self._socket.bind(address)
+        self._socket.listen()
+        threading.Thread(target=self._serve, args=(self._socket, descriptor), daemon=True).start()
+        return address, self._token
+
+    def _serve(self, listening: socket.socket, descriptor: int) -> None:
+        try:
+            while True:
+                asked, _ = listening.accept()
+                with asked:
+                    asked.settimeout(1)
+                    try:
+                        if hmac.compare_digest(asked.recv(_PROOF, socket.MSG_WAITALL), _proof(self._key, self._token)):
+                            socket.send_fds(asked, [b"\0"], [descriptor])
+                    except OSError:
+                        pass  # It has gone, or says nothing.
+        except OSError:
+            pass  # Closed.
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Gives nothing any more."""
+        if self._socket:
+            # For a forked child's copy of the socket, too.
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+
+def _proof(key: bytes, token: bytes) -> bytes:
+    return hmac.digest(key, b"cai-dlpack descriptor" + token, "sha256")

@@ -1,0 +1,296 @@
+"""Memory of cuda.core's pools between two processes: by its own reducers, in the handle of `share`."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cai_dlpack as cd
+import numpy as np
+import pytest
+from cai_dlpack import _pools
+from cuda.core import Buffer, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, Stream
+
+from conformance.tests.expectations.refusal import refuse
+from conformance.tests.reach import handles, other
+from conformance.tests.reach.arrays import lazy
+from conformance.tests.reach.peer import Other, Raised
+from conformance.tests.simulated.machine import Machine
+
+__all__ = ["lazy"]
+
+NUMBERS = np.arange(8.0).tobytes()
+
+
+@pytest.fixture(scope="module")
+def there(simulated: Machine) -> Iterator[Other]:
+    before = multiprocessing.get_start_method(allow_none=True)
+    # cuda.core asks for the default method, and warns of one that CUDA does not support.
+    multiprocessing.set_start_method("spawn", force=True)
+    with Other() as process:
+        yield process
+    multiprocessing.set_start_method(before, force=True)
+
+
+@pytest.fixture
+def resource(lazy: Machine) -> Iterator[DeviceMemoryResource]:
+    device = Device(0)
+    device.set_current()
+    made = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(max_size=1 << 21, ipc_enabled=True))
+    yield made
+    made.close()
+
+
+def allocated(resource: DeviceMemoryResource, nbytes: int = 64) -> Buffer:
+    return resource.allocate(nbytes, stream=Device(0).default_stream)
+
+
+def pending(machine: Machine, buffer: Buffer, content: bytes = NUMBERS, offset: int = 0, **changes: Any) -> cd.CaiView:
+    """The buffer as numbers, which a stream has still to write."""
+    stream = machine.stream()
+    Device(0).default_stream.sync()
+    buffer.set_deallocation_stream(Stream.from_handle(stream))  # Freed behind what is pending there.
+    machine.write(int(buffer.handle), b"\xee" * buffer.size)
+    machine.control.store(stream, int(buffer.handle) + offset, content)
+    described = {"shape": (len(content) // 8,), "typestr": "<f8", "version": 3, "stream": stream} | changes
+    return cd.view(described | {"data": (int(buffer.handle) + offset, False)}, owner=buffer)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Raised as raised:
+        return raised.args[0]
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not is_so() and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.01)
+    return is_so()
+
+
+def test_a_view_with_the_buffer_as_its_owner_arrives_and_is_ready(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    buffer = allocated(resource)
+    view = pending(lazy, buffer, NUMBERS[:48], offset=16)
+    with cd.share(view) as handle:
+        found = there(other.opened, "view", handle)
+        assert (found["shape"], found["dtype"], found["device"]) == ((6,), "float64", (2, 0))
+        assert found["is on stream"]
+        assert there(other.values, "view") == NUMBERS[:48]
+        there(other.write, "view", bytes(48))
+        there(other.values, "view")
+        assert lazy.read(int(buffer.handle) + 16, 48) == bytes(48)
+        there(other.closed, "view")
+
+
+def test_without_the_event_it_is_read_too_early(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
+    """The control: what the test above would find."""
+    for policy, is_ready in {"none": False, "event": True, "host": True}.items():
+        view = pending(lazy, allocated(resource))
+        with cd.policy(sync=policy), cd.share(view) as handle:  # type: ignore[arg-type]
+            there(other.opened, "view", handle)
+            assert (there(other.values, "view") == NUMBERS) == is_ready
+            there(other.closed, "view")
+
+
+@pytest.mark.filterwarnings("ignore::cai_dlpack.StreamWarning")
+def test_the_buffer_itself_is_shared(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
+    buffer = allocated(resource)
+    Device(0).default_stream.sync()
+    lazy.write(int(buffer.handle), NUMBERS)
+    with cd.share(buffer) as handle:
+        found = there(other.opened, "view", handle)
+        assert (found["shape"], found["dtype"]) == ((64,), "int8")
+        assert there(other.values, "view") == NUMBERS
+        there(other.closed, "view")
+
+
+def test_a_handle_is_opened_twice_and_by_more_than_one_process(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    with cd.share(pending(lazy, allocated(resource))) as handle, Other() as another:
+        one, two = there(other.opened, "one", handle), there(other.opened, "two", handle)
+        assert one["ptr"] == two["ptr"]
+        another(other.opened, "view", handle)
+        there(other.closed, "one")
+        there(other.live)
+        assert there(other.values, "two") == another(other.values, "view") == NUMBERS
+        there(other.closed, "two")
+        another(other.closed, "view")
+
+
+def test_a_key_of_their_own_opens_it(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
+    with cd.share(pending(lazy, allocated(resource)), key=b"ours") as handle:
+        assert outcome(lambda: there(other.opened, "view", handle)) == "share-handle"
+        there(other.opened, "view", handle, b"ours")
+        assert there(other.values, "view") == NUMBERS
+        there(other.closed, "view")
+
+
+def test_in_the_same_process_it_is_the_same_array(lazy: Machine, resource: DeviceMemoryResource) -> None:
+    view = pending(lazy, allocated(resource))
+    with cd.share(view) as handle:
+        opened = cd.open(handle, stream=lazy.stream())
+        assert opened.ptr == view.ptr
+        assert np.from_dlpack(opened, device="cpu").tobytes() == NUMBERS
+
+
+def test_the_buffer_stays_until_the_importer_has_let_go(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    view = pending(lazy, allocated(resource))
+    base = cd.stats()["live"]
+    before = there(other.owners, 0)
+    with cd.share(view) as handle:
+        there(other.opened, "view", handle)
+    assert outcome(lambda: there(other.opened, "late", handle)) == "share-ended"
+    del view
+    gc.collect()
+    time.sleep(0.2)
+    assert cd.stats()["live"] == base, "the array has been released while the other process has it"
+    assert there(other.values, "view") == NUMBERS
+    there(other.closed, "view")
+    assert there(other.owners, before) == before
+    assert eventually(lambda: cd.stats()["live"] == base - 1)
+
+
+@pytest.mark.parametrize("when", ["before", "opened", "while it opens"])
+def test_an_importer_that_is_killed_lets_go(lazy: Machine, resource: DeviceMemoryResource, when: str) -> None:
+    base = cd.stats()["live"]
+    with Other() as there, cd.share(pending(lazy, allocated(resource))) as handle:
+        there(other.stream)
+        if when == "opened":
+            there(other.opened, "view", handle)
+        if when == "while it opens":
+            there.send(other.opened, "view", handle)
+        there.kill()
+    assert eventually(lambda: cd.stats()["live"] == base)
+
+
+BUFFERS: dict[str, Any] = {}
+
+
+def shared_there(name: str) -> cd.Handle:
+    """Shares a buffer of a pool over there."""
+    machine = other.machine()
+    device = Device(0)
+    device.set_current()
+    made = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(max_size=1 << 21, ipc_enabled=True))
+    view = pending(machine, allocated(made))
+    block = cd.share(view)
+    BUFFERS[name] = (made, view, block)
+    return block.__enter__()
+
+
+def test_an_exporter_that_is_killed_is_an_error(lazy: Machine, there: Other) -> None:
+    with Other() as exporter:
+        handle = exporter(shared_there, "array")
+        there(other.opened, "view", handle)
+        exporter.kill()
+        assert outcome(lambda: there(other.opened, "late", handle)) == "share-ended"
+        there(other.closed, "view")
+    # On a GPU what is mapped of a process that has died is undefined.
+    assert there(other.owners, 0) == 0
+
+
+# --- trust ---
+
+
+def test_nothing_is_unpickled_before_the_tag_is_checked(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    with cd.share(pending(lazy, allocated(resource))) as handle:
+        at = bytes(handle).index(b"cuda.core.")
+        changed = bytearray(handle)
+        changed[at : at + 10] = b"os.system."
+        assert outcome(lambda: there(other.opened, "view", bytes(changed))) == "share-handle"
+        # Who has the key may name cuda.core's objects, and no others.
+        tagged = handles.tagged(bytes(changed)[: -handles.TAG])
+        assert outcome(lambda: there(other.opened, "view", tagged)) == "UnpicklingError"
+
+
+@pytest.mark.parametrize("named", ["os\nsystem", "cuda.core._memory._buffer\nBuffer.__init__", "builtins\neval"])
+def test_what_is_loaded_names_objects_of_cuda_core_alone(named: str) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="a handle of memory of a pool names"):
+        _pools.load(f"c{named}\n.".encode(), b"key", None)
+
+
+@pytest.mark.parametrize(("of", "name"), [(os, "system"), (Buffer, "__init__"), (str, "format"), (Buffer.close, "run")])
+def test_what_is_loaded_takes_methods_of_cuda_cores_classes_alone(of: Any, name: str) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="a handle of memory of a pool names"):
+        _pools._method(of, name)
+
+
+def test_the_descriptor_is_given_to_who_has_the_key() -> None:
+    read, write = os.pipe()
+    giver = _pools.Giver(b"ours")
+    address, token = giver.give(read)
+    try:
+        for wrong in (b"theirs", b""):
+            with pytest.raises((ValueError, OSError)):
+                _pools._Descriptor(address, token, wrong).detach()
+        received = _pools._Descriptor(address, token, b"ours").detach()
+        os.write(write, b"x")
+        assert os.read(received, 1) == b"x"
+        os.close(received)
+    finally:
+        giver.close()
+        os.close(write)
+    with pytest.raises(ConnectionRefusedError):
+        _pools._Descriptor(address, token, b"ours").detach()
+    assert eventually(lambda: not is_open(read)), "the descriptor is left"
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_pool_that_is_not_for_ipc_is_refused(lazy: Machine) -> None:
+    device = Device(0)
+    device.set_current()
+    buffer = device.allocate(64, stream=device.default_stream)
+    view = pending(lazy, buffer)
+    assert refuse(lambda: handles.entered(view), BufferError).rule == "share-memory"
+
+
+@pytest.mark.filterwarnings("ignore::cai_dlpack.StreamWarning")
+def test_a_view_that_does_not_know_its_buffer_names_the_way(lazy: Machine, resource: DeviceMemoryResource) -> None:
+    view = cd.view(allocated(resource))
+    assert view.owner is None
+    refused = refuse(lambda: handles.entered(view), BufferError)
+    assert refused.rule == "share-memory" and "share cuda.core's Buffer itself" in str(refused)
+
+
+def test_memory_beyond_the_buffer_is_refused(lazy: Machine, resource: DeviceMemoryResource) -> None:
+    one, two = allocated(resource), allocated(resource)
+    view = pending(lazy, one)
+    beyond = cd.view(
+        {"shape": (8,), "typestr": "<f8", "version": 3, "stream": view.stream, "data": (int(two.handle), False)},
+        owner=one,
+    )
+    assert refuse(lambda: handles.entered(beyond), BufferError).rule == "out-of-bounds"
+
+
+def test_threads_and_files_are_given_back(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
+    view = pending(lazy, allocated(resource))
+    handles.entered(view)
+    threads, before = threading.active_count(), other.counted()["files"]
+    for _ in range(10):
+        with cd.share(view) as handle:
+            there(other.opened, "view", handle)
+            there(other.closed, "view")
+    assert eventually(lambda: threading.active_count() <= threads and other.counted()["files"] <= before)
