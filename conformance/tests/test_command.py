@@ -73,6 +73,13 @@ def test_the_pictures_of_the_performance_page_are_those_of_the_kept_figures(tmp_
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_picture_of_the_way_between_processes_is_drawn_by_its_script(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "docs" / "site" / "way.py"), str(tmp_path / "way.svg")], check=True)
+    kept = ROOT / "docs" / "way.svg"
+    assert kept.read_text("utf-8") == (tmp_path / "way.svg").read_text("utf-8"), "python docs/site/way.py docs/way.svg"
+    assert "](way.svg)" in (ROOT / "docs" / "reach.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("case", HERE, ids=lambda case: case.title)
 def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
     at = CASES.index(case)  # type: ignore[arg-type]
