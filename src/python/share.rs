@@ -30,11 +30,11 @@ use crate::view::{CaiView, Owner};
 signature! {
     /// Lets another process of this machine use the memory of an array, during a `with` block. Copies nothing.
     ///
-    /// Entering returns a handle, for `open` in a process of the same user: it pickles, and it is bytes. By CUDA IPC, so
-    /// that the memory is of `cuMemAlloc` (`cudaMalloc`), or a `Buffer` of cuda.core from a pool that was made for IPC:
-    /// the buffer itself, or a view that has it as its owner. The process that opens it finds the data ready: an event travels
-    /// with it. Leaving has later calls of `open` refused, and does not block; the array is kept until the last process
-    /// that has opened the handle has let go of it, or has died.
+    /// Entering returns a handle, for `open` in a process of the same user: it pickles, and it is bytes. By CUDA IPC,
+    /// so that the memory is of `cuMemAlloc` (`cudaMalloc`), or a `Buffer` of cuda.core from a pool that was made for
+    /// IPC: the buffer itself, or a view that has it as its owner. The process that opens it finds the data ready: an
+    /// event travels with it. Leaving has later calls of `open` refused, and does not block; the array is kept until
+    /// the last process that has opened the handle has let go of it, or has died.
     ///
     /// A handle is a capability: who has it, and the key, can read and write the memory, also if the array is read-only,
     /// which no hardware enforces. Whether the other process is done with the data, only a message of your own tells.
