@@ -30,12 +30,24 @@ PROFILES = {
     for target in TARGETS
 }
 JUDGED = {report["library"].split()[0] for report in REPORTS}
-#: Those that were run; without those that only tests of their own call.
-ROWS: list[dict[str, Any]] = [
-    row
-    for row in _core._partners()
-    if row["checked"] != "source" and (row["checked"] != "test" or row["distribution"] in JUDGED)
-]
+_GPU = "needs a GPU"
+_OWN = "takes views and has no arrays that could be judged; tests of its own call it"
+#: Partners that the kit does not judge, and why: then nothing here is compared.
+NOT_JUDGED = {
+    "cupy": f"{_GPU}: its runtime asks the driver for private tables",
+    "cudf": _GPU,
+    "rmm": _GPU,
+    "pylibraft": _GPU,
+    "xgboost": _GPU,
+    "nvidia.dali": _GPU,
+    "cvcuda": _GPU,
+    "cuda.tile": _GPU,
+    "cuda.compute": _OWN,
+    "cutlass.cute": _OWN,
+    "kvikio": _OWN,
+    "ucxx": _OWN,
+}
+ROWS: list[dict[str, Any]] = [row for row in _core._partners() if row["name"] not in NOT_JUDGED]
 
 pytestmark = pytest.mark.usefixtures("sim")
 
@@ -197,6 +209,13 @@ def test_a_field_that_is_read_no_more_is_found() -> None:
     (row,) = [row for row in ROWS if row["name"] == "warp"]
     wrong = [fact.what for fact in facts(row, ignored={}) if fact.told != fact.found]
     assert wrong == ["ignores byte_offset"]
+
+
+def test_a_partner_is_judged_or_has_a_reason() -> None:
+    rows = {row["name"]: row for row in _core._partners()}
+    assert set(NOT_JUDGED) == {name for name, row in rows.items() if row["distribution"] not in JUDGED}
+    for name, reason in NOT_JUDGED.items():
+        assert rows[name]["checked"] == ("source" if reason.startswith(_GPU) else "test"), name
 
 
 def test_each_check_that_is_compared_exists() -> None:
