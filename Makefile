@@ -277,17 +277,18 @@ $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.require
 
 # --- libraries of others, in environments of their own, as they are large ---
 
-# Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
-# target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
-# and no longer is fails the run, and so does what `explain` tells otherwise than it happens. On a GPU:
-# `make gpu PARTS=matrix`.
-# The kit's verdict on every library that installs here, on docs/conformance.md: ten minutes.
+# The kit's verdict on every library that installs here, on docs/conformance.md: twenty minutes. After a change of a check
+# `make pycuda judged judged-torch`, or the test of the verdict fails.
 judged: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m conformance.judged.run
 
 judged-torch: $(TORCH)/.package $(TORCH)/.stand-ins simulator
 	$(call simulated,$(TORCH)) -m conformance.judged.run --only torch
 
+# Every installed pair of libraries x dtype x layout, through the bridge: a table, printed, saved under
+# target/results and compared with the one in conformance/results, which KEEP=1 replaces. A cell that was OK
+# and no longer is fails the run, and so does what `explain` tells otherwise than it happens. On a GPU:
+# `make gpu PARTS=matrix`.
 conformance: $(MATRIX)/.package simulator
 	$(call simulated,$(MATRIX)) -m pytest -p conformance.tests.conftest conformance/matrix/faults conformance/matrix/jax_cpu
 	$(call simulated,$(MATRIX)) -m pytest conformance/tests/test_pairs_page.py conformance/tests/dlpack/test_header.py

@@ -18,7 +18,7 @@ from typing import Any
 from conformance.gpu.facts import begin
 
 ROOT = Path(__file__).parents[2]
-HERE = "conformance.gpu.judged"
+HERE, JUDGED = "conformance.gpu.judged", "conformance.judged.targets"
 
 
 def torch_array(array: Any) -> Any:
@@ -42,18 +42,39 @@ def jax_array(array: Any) -> Any:
     return jax.device_put(array, jax.devices("gpu")[0])
 
 
+def torch_read(tensor: Any) -> Any:
+    """What torch's current stream reads of a tensor."""
+    return tensor.cpu().numpy()
+
+
+def jax_read(array: Any) -> Any:
+    """What JAX reads of its array."""
+    import numpy
+
+    return numpy.asarray(array)
+
+
 #: The module that must be there, and what the kit's command is given.
 TARGETS = (
     ("cai_dlpack", "producer", "conformance.tests.kit.ourselves:on_a_device"),
     ("cai_dlpack", "consumer", "cai_dlpack:view", "--profile", "cai-consumer"),
     ("numba_cuda", "producer", "numba.cuda:to_device"),
     ("numba_cuda", "consumer", "numba.cuda:as_cuda_array", "--profile", "cai-consumer"),
-    ("cuda.core", "consumer", "conformance.judged.targets:cuda_core_cai", "--profile", "cai-consumer"),
+    ("cuda.core", "consumer", f"{JUDGED}:cuda_core_cai", "--profile", "cai-consumer"),
+    (
+        *("cuda.core", "consumer", f"{JUDGED}:cuda_core_on_a_stream", "--profile", "dlpack-consumer"),
+        *("--read", f"{JUDGED}:cuda_core_read"),
+    ),
+    ("tvm_ffi", "consumer", "tvm_ffi:from_dlpack", "--profile", "dlpack-consumer", "--profile", "exchange-consumer"),
+    ("tvm_ffi", "consumer", f"{JUDGED}:tvm_ffi_call", "--profile", "exchange-consumer"),
     ("cupy", "producer", "cupy:asarray"),
     ("cupy", "consumer", "cupy:asarray", "--profile", "cai-consumer", "--read", "cupy:asnumpy"),
+    ("cupy", "consumer", "cupy:from_dlpack", "--profile", "dlpack-consumer", "--read", "cupy:asnumpy"),
     ("torch", "producer", f"{HERE}:torch_array"),
-    ("torch", "consumer", f"{HERE}:torch_import", "--profile", "cai-consumer"),
+    ("torch", "consumer", f"{HERE}:torch_import", "--profile", "cai-consumer", "--read", f"{HERE}:torch_read"),
+    ("torch", "consumer", "torch:from_dlpack", "--profile", "dlpack-consumer", "--read", f"{HERE}:torch_read"),
     ("jax", "producer", f"{HERE}:jax_array"),
+    ("jax", "consumer", "jax.dlpack:from_dlpack", "--profile", "dlpack-consumer", "--read", f"{HERE}:jax_read"),
 )
 
 

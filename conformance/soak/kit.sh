@@ -25,3 +25,20 @@ if environment/bin/python -m pytest -q test_mine.py >without 2>&1; then
     exit 1
 fi
 grep -q NotSimulated without
+
+# README's first command, with and without the simulated driver: the installed kit says its version.
+judged() {
+    "$@" producer numpy:asarray --json judged.json >/dev/null
+    environment/bin/python - "$driver" <<'PYTHON'
+import json, sys
+
+found = json.load(open("judged.json"))
+assert found["driver"] == sys.argv[1], found["driver"]
+assert found["counts"]["passed"] > 50 and not found["counts"]["violations"] + found["counts"]["deviations"], found["counts"]
+assert "not installed" not in found["versions"]["cai-conformance"], found["versions"]
+PYTHON
+}
+driver=none
+judged environment/bin/cai-conformance
+driver=simulated
+judged environment/bin/cai-conformance simulate -- environment/bin/cai-conformance

@@ -34,7 +34,7 @@ OTHERWISE = {
     "dlpack-producer.stream-none": "that None is taken; the rule is of an argument that must name a stream",
     "exchange-producer.exchange-allocator": "that it is there; the rule is of the devices that ours serves",
 }
-#: The rules by which `view` refuses what a check offers, if not by that of its id: it takes either protocol, and has one
+#: The rules by which `view` refuses what a check offers, if not by that of its id: it takes either protocol, and has a
 #: rule for a pair and one for what is in it.
 BY_OTHERS = {
     "cai-consumer.cai-missing": {"protocol-missing"},

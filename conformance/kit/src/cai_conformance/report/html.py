@@ -16,7 +16,9 @@ code, pre { font: 14px/1.45 ui-monospace, monospace; }
 pre { background: var(--soft); padding: .7rem .9rem; border-radius: 6px; overflow-x: auto; }
 .facts { color: #888; } .counts { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1.2rem 0; padding: 0; }
 .counts li { list-style: none; border: 1px solid var(--line); border-radius: 6px; padding: .35rem .8rem; }
-.counts b { font-size: 1.2rem; }
+.counts b { font-size: 1.2rem; } .counts .none { opacity: .5; }
+.profiles td, .profiles th { text-align: right; font-weight: normal; padding: .2rem .6rem; }
+.profiles th { color: #888; } .profiles tr > :first-child { text-align: left; }
 article { border: 1px solid var(--line); border-left-width: 6px; border-radius: 6px; }
 article { padding: .6rem 1rem; margin: 1rem 0; }
 article.violation { border-left-color: #c62828; } article.deviation { border-left-color: #e09000; }
@@ -51,8 +53,9 @@ def text(report: Report) -> str:
         f"<h1>{escape(report.kind)} <code>{escape(report.target)}</code></h1>",
         f'<p class="facts">{escape(report.date)} · {escape(versions)} · CUDA driver: {escape(report.driver)}</p>',
         '<ul class="counts">',
-        *(f"<li><b>{count}</b> {escape(name)}</li>" for name, count in counts.items()),
+        *(f"<li{'' if count else ' class=none'}><b>{count}</b> {escape(name)}</li>" for name, count in counts.items()),
         "</ul>",
+        _profiles(report),
     ]
     for severity, (heading, meaning) in _HEADINGS.items():
         failed = report.failed(severity)
@@ -69,6 +72,27 @@ def text(report: Report) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _profiles(report: Report) -> str:
+    """The counts of each profile, if there are several."""
+    found = report.by_profile
+    if len(found) < 2:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("profile", *report.counts))
+    rows = [[escape(profile), *(str(count or "") for count in counts.values())] for profile, counts in found.items()]
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<table class="profiles"><tr>{head}</tr>{body}</table>'
+
+
+#: Specifications by the names that a reader knows.
+_SPECS = {"CAI": "CUDA Array Interface", "array API": "Python array API"}
+
+
+def _expected(result: Result) -> str:
+    """The claim that does not hold, as a sentence."""
+    subject = "it " if result.check.profile.endswith("consumer") else ""
+    return f"Expected: {subject}{result.check.says}"
+
+
 def _marked(text: str) -> str:
     """Text with code between backticks."""
     parts = escape(text).split("`")
@@ -78,11 +102,12 @@ def _marked(text: str) -> str:
 def _article(result: Result, kind: str, reason: str = "") -> str:
     check, source = result.check, result.check.source
     lines = [
-        f'<article class="{kind}" id="{escape(check.id)}"><h3>{_marked(check.says)}</h3>',
+        f'<article class="{kind}" id="{escape(check.id)}"><h3>{_marked(_expected(result))}</h3>',
         f'<p class="tag"><code>{escape(check.id)}</code></p>',
         f"<p>Found: {escape(result.evidence)}</p>",
         f'<blockquote>{escape(source.sentence)}<br><span class="tag">',
-        f'<a href="{escape(source.url)}">{escape(source.spec)} {escape(source.since)}</a></span></blockquote>',
+        f'<a href="{escape(source.url)}">{escape(_SPECS.get(source.spec, source.spec))}, since version '
+        f"{escape(source.since)}</a></span></blockquote>",
     ]
     if reason:
         lines.append(f"<p>Accepted: {escape(reason)}</p>")
