@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results" / "judged.json"
 PAGE = ROOT / "docs" / "conformance.md"
 FINDINGS = ROOT / "docs" / "findings"
-#: Where a violation is reported, by library and check: by anybody, and read.
+#: Where a violation is reported, by library and check: by anybody, and read; or when it was searched for in vain.
 KNOWN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "known.json").read_text())
 
 
@@ -135,7 +135,8 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
     for row in report["failed"]:
         if row["severity"] == "violation" or crashed(row):
             source = CHECKS[row["id"]].source
-            yield f"## `{report['target'].rpartition(':')[2]}`: {row['says']}"
+            subject = "it " if report["kind"] == "consumer" else ""
+            yield f"## `{report['target'].rpartition(':')[2]}`, expected: {subject}{row['says']}"
             yield ""
             yield "```python"
             yield row.get("program") or "# Any array."
