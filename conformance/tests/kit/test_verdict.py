@@ -51,7 +51,7 @@ def test_of_each_violation_it_is_known_whether_it_is_reported() -> None:
 
 
 def test_a_finding_can_be_sent() -> None:
-    """Its program needs the library and the kit, and nothing of this repository; crashes on what is forbidden are there."""
+    """Its program needs the library and the kit, and nothing of this repository. Crashes are there, too."""
     reports = json.loads(run.KEPT.read_text())
     for report in reports:
         file = run.FINDINGS / f"{report['library'].split()[0]}.md"
