@@ -98,7 +98,8 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
     for report in reports:
         for row in report["failed"]:
             if row["severity"] != "violation" and crashed(row):
-                yield f"- {report['library']}, {report['kind']}: {line(report, row)[2:]}"
+                subject = f"{report['kind']} `{report['target'].rpartition(':')[2]}`"
+                yield f"- {report['library']}, {subject}: {line(report, row)[2:]}"
     yield ""
 
 
