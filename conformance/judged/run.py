@@ -151,7 +151,7 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
                 yield f"A {row['severity']}: {SEVERITIES[row['severity']]}"
             if found := known(report, row):
                 yield ""
-                yield found
+                yield f"Known: {found}" if found.startswith("https:") else f"Issues: {found}."
             yield ""
 
 
