@@ -86,7 +86,7 @@ def test_a_deviation_is_told_and_is_no_failure(folder: Path) -> None:
     row = of(found, "cai-producer.shape-type")
     assert code == 0 and found["schema"] == SCHEMA and found["driver"] == "simulated"
     assert (row["outcome"], row["severity"]) == ("failed", "deviation") and "list" in row["evidence"]
-    assert "subjects.Lists(np.arange(6" in row["program"] and row["source"]["spec"] == "CAI"
+    assert "array = Lists(np.arange(6" in row["program"] and row["source"]["spec"] == "CAI"
 
 
 def test_a_violation_is_a_failure_unless_it_is_accepted(folder: Path) -> None:
@@ -173,7 +173,7 @@ def on_a_terminal(folder: Path, *arguments: str) -> str:
 def test_rich_draws_a_table_if_it_is_there_and_somebody_looks(folder: Path) -> None:
     only = ("--only", "stream-zero", "--only", "shape-type")
     shown = on_a_terminal(folder, "producer", "subjects:Zero", *only)
-    assert "│ cai-producer │" in shown and "\narray = subjects.Zero(np.arange(6" in shown
+    assert "│ cai-producer │" in shown and "\narray = Zero(np.arange(6" in shown
     assert "│" not in on_a_terminal(folder, "producer", "subjects:Zero", "--plain", *only)
     assert "│" not in run(folder, "producer", "subjects:Zero", *only).stdout
 

@@ -37,7 +37,7 @@ def test_each_check_is_a_test(folder: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED producer=subjects:Zero::cai-producer.stream-zero" in done.stdout and "1 failed" in done.stdout
-    assert "array = subjects.Zero(np.arange(6" in done.stdout and "disallowed as it would be ambiguous" in done.stdout
+    assert "array = Zero(np.arange(6" in done.stdout and "disallowed as it would be ambiguous" in done.stdout
     assert "PASSED consumer=subjects:take::cai-consumer.stream-handle" in done.stdout
 
 
