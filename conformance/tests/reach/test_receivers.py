@@ -1,7 +1,7 @@
 """Whose memory takes what arrives: of a library that is imported already, in order of its stream.
 
-Numba and cuda.core are those installed. rmm, CuPy and torch are doubles: rmm's demands what its `device_buffer.pyx` does
-(read at 072518d7), the others what CuPy and torch document of `cupy.asarray`, `torch.from_numpy` and `Tensor.to`.
+Numba and cuda.core are those installed. rmm, CuPy and torch are doubles: rmm's demands what its `device_buffer.pyx`
+does (read at 072518d7), the others what CuPy and torch document of `cupy.asarray`, `torch.from_numpy` and `Tensor.to`.
 Their memory and their streams are the simulated driver's, which does what is pending when somebody waits for it, and
 not before.
 """
