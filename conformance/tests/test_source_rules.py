@@ -96,6 +96,14 @@ def test_c_functions_are_guarded(path: Path) -> None:
         assert is_guarded != (name in UNGUARDED), f"{name}: guarded is {is_guarded}, listed {name in UNGUARDED}"
 
 
+@pytest.mark.parametrize("path", sources(PYTHON), ids=lambda path: str(path.relative_to(PYTHON)))
+def test_no_call_asks_pyo3_for_the_gil_that_it_has(path: Path) -> None:
+    """`Python::attach` panics while the interpreter ends, when finalisers run: `gil::with` and `counted` do not."""
+    code = re.sub(r"//[^\n]*", "", path.read_text())
+    allowed = 1 if path.relative_to(PYTHON) == Path("cpython/gil.rs") else 0
+    assert code.count("Python::attach(") == allowed
+
+
 def test_c_functions_catch_panics() -> None:
     """A panic that leaves a C function ends the process. None is known that any input causes."""
     seen = set()

@@ -21,6 +21,7 @@ use crate::python::cpython::errors::of_package;
 use crate::python::cpython::fastcall::{Function, Value, method, signature};
 use crate::python::cpython::new::{new_bytes, new_str, new_tuple};
 use crate::python::cpython::own_module;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::import::object;
@@ -203,6 +204,7 @@ fn read_key(py: Python<'_>, key: Value<'_, '_>) -> PyResult<Vec<u8>> {
         };
         return Ok(bytes.as_bytes().to_vec());
     }
+    let _level = Level::begin(py)?;
     let process = py
         .import("multiprocessing.process")?
         .call_method0("current_process")?;

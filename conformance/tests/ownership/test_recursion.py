@@ -7,8 +7,10 @@ import pytest
 from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 BEFORE = """
-    import functools, threading
+    import functools, sys, threading
     import cai_dlpack as cd
+
+    INTERFACE = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3}
 
     class Array:
         pass
@@ -39,6 +41,27 @@ convert = lambda: cd.view(array)""",
 convert = lambda: cd.view(0, producer_stream=array)""",
     "dtype": """Array.name = property(functools.partial(lambda view, self: view(0, dtype=self), cd.view))
 convert = lambda: cd.view(0, dtype=array)""",
+    "argument-index": """sys.setrecursionlimit(10_000)
+view = cd.view(dict(INTERFACE), device_id=0, owner=array)
+Array.__index__ = functools.partial(view.on, array); convert = lambda: view.on(array)""",
+    "argument-device": """sys.setrecursionlimit(10_000)
+Array.__index__ = functools.partial(cd.view, dict(INTERFACE), owner=array, device_id=array)
+convert = lambda: cd.view(dict(INTERFACE), owner=array, device_id=array)""",
+    "argument-shape": """sys.setrecursionlimit(10_000)
+view = cd.view(dict(INTERFACE), device_id=0, owner=array)
+Array.__index__ = functools.partial(cd.view, view, shape=(array,)); convert = lambda: cd.view(view, shape=(array,))""",
+    "argument-version": """sys.setrecursionlimit(10_000)
+view = cd.view(dict(INTERFACE), device_id=0, owner=array)
+Array.__index__ = functools.partial(view.__dlpack__, max_version=(array, 0))
+convert = lambda: view.__dlpack__(max_version=(array, 0))""",
+    "argument-use-stream": """sys.setrecursionlimit(10_000)
+Array.__index__ = functools.partial(cd.use_stream, array); convert = lambda: cd.use_stream(array)""",
+    "authkey": """sys.setrecursionlimit(10_000)
+import multiprocessing.process
+view = cd.view(dict(INTERFACE), device_id=0, owner=array)
+Array.authkey = property(lambda self, share=cd.share: share(view))
+multiprocessing.process.current_process = lambda: array
+convert = lambda: cd.share(view)""",
     "python": """Array.__cuda_array_interface__ = property(lambda self: cd.view(self))
 convert = lambda: cd.view(array)""",
 }
@@ -49,7 +72,7 @@ AFTER = """
     thread.join()
     assert refusals == [1, 1], refusals
     # The levels are given back.
-    Array.__cuda_array_interface__ = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3}
+    Array.__cuda_array_interface__ = INTERFACE
     assert cd.view(array, device_id=0).shape == (2,)
 """
 
@@ -58,4 +81,25 @@ AFTER = """
 @pytest.mark.parametrize("recursion", RECURSIONS)
 def test_a_producer_that_recurses_is_refused(recursion: str, interpreter: Interpreter) -> None:
     exit_code, printed = interpreter.run(BEFORE, RECURSIONS[recursion], AFTER)
+    assert exit_code == 0, printed
+
+
+@EACH_INTERPRETER
+def test_what_explains_a_failure_does_not_convert_again_at_each_level(interpreter: Interpreter) -> None:
+    """After a RecursionError nothing is asked of the object: by two questions a level the calls would double at each."""
+    exit_code, printed = interpreter.run(
+        BEFORE,
+        """
+        class Array:
+            def __getattr__(self, name):
+                calls.append(name)
+                return cd.view(self)
+
+        calls, array, convert = [], Array(), lambda: cd.view(array)
+        sys.setrecursionlimit(60)
+        refused()
+        sys.setrecursionlimit(1000)
+        assert refusals == [1] and len(calls) < 1000, len(calls)
+        """,
+    )
     assert exit_code == 0, printed

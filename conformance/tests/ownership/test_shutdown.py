@@ -247,3 +247,54 @@ def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Inter
     """
     answer = interpreter.run(BEFORE, code)
     assert answer == (0, "")
+
+
+#: What a finaliser calls at the end of the interpreter, each in a process of its own: what is refused, what is not, and
+#: what goes on until it asks for something that has ended.
+CALLS = {
+    "view": ["cd.view(5)", "cd.view(array, device_id=0)", "cd.view(array, device_id='x')", "cd.view()"],
+    "from_cai": ["cd.from_cai(5)"],
+    "from_dlpack": ["cd.from_dlpack(5)", "cd.from_dlpack(view.__dlpack__(stream=-1))"],
+    "to_dlpack": ["cd.to_dlpack(5)", "cd.to_dlpack(array, device_id=0, stream=-1)"],
+    "to": ["cd.to(5, 'numpy')", "cd.to(view, 'no such')"],
+    "explain": ["cd.explain(5)", "cd.explain(view, to='torch')"],
+    "join": ["cd.join([view], on=1)", "cd.join([5], on=1)"],
+    "use_stream": ["cd.use_stream(1, device_id=0)", "cd.use_stream('x')"],
+    "policy": ["cd.policy(sync='none')", "cd.policy(sync='x')"],
+    "share": ["cd.share(view)", "cd.share(view, key=5)"],
+    "open": ["cd.open(5)", "cd.open(b'x', key=b'y')"],
+    "split_masked": ["cd.split_masked(5)"],
+    "DType": ["cd.DType('x')", "cd.DType(5)"],
+    "on": ["view.on(1)", "view.on('x')", "view.on(0)"],
+    "consume": ["view.consume(1).__enter__()", "view.consume('x')"],
+    "__dlpack__": ["view.__dlpack__(stream='x')", "view.__dlpack__(max_version=1)"],
+    "dict": ["view.__cuda_array_interface__", "view.to_cai()"],
+    "present_as": ["view.present_as('host')", "view.present_as(5)"],
+    "parts": ["view.field('x')", "view[5]", "view.device", "view.shape", "repr(view)"],
+    "synchronize": ["view.synchronize()"],
+    "copies": ["cd.from_dlpack(view, copy=True)", "view.__dlpack__(copy=True)"],
+    "numpy": ["view.__array__()", "memoryview(view)"],
+}
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@EACH_INTERPRETER
+def test_what_a_finaliser_calls_at_the_end_is_refused_or_done(calls: str, interpreter: Interpreter) -> None:
+    """PyO3 refuses to count calls by then, which must neither end the process nor lose a refusal."""
+    code = """
+        class Last:
+            def __init__(self, code):
+                self.code = code
+            def __del__(self, cd=cd, eval=eval, write=os.write, Exception=Exception, array=cai()):
+                try:
+                    eval(self.code, {"cd": cd, "array": array, "view": cd.view(array, device_id=0)})
+                except Exception as refused:
+                    write(1, type(refused).__name__.encode() + b" ")
+                else:
+                    write(1, b"done ")
+
+        last = [Last(code) for code in CODES]
+    """
+    # Nothing is converted before the end: what is made at the first call is made then.
+    exit_code, printed = interpreter.run(f"CODES = {CALLS[calls]!r}\n", BEFORE, code)
+    assert (exit_code, len(printed.split())) == (0, len(CALLS[calls])), printed

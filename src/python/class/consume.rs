@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -209,7 +210,10 @@ impl Awaitable for Entering {
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let block = self.block.get();
         block.check_not_open()?;
-        let consumer = self.consumer.get().expect("begin comes before the result");
+        // The coroutine's frame shows the object, whose methods Python may call in any order.
+        let Some(consumer) = self.consumer.get() else {
+            return Err(PyRuntimeError::new_err("the block has not been entered"));
+        };
         let guard = block.view.get().view().consumed(*consumer);
         Ok(block.begin(py, guard)?.into_any().unbind())
     }

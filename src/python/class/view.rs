@@ -12,8 +12,8 @@ use crate::python::call::policy;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::recall::Recall;
 use crate::python::class::scope::Scope;
-use crate::python::cpython::release;
 use crate::python::cpython::release::{PARENT, PYTHON};
+use crate::python::cpython::{gil, release};
 use crate::view::{CaiView, Owner, RawOwner};
 
 /// A view of a strided array in memory that CUDA (or, from DLPack, the host) can access; keeps the owner alive.
@@ -280,7 +280,7 @@ impl PyCaiView {
     /// The exceptions of the producer's table; the rules of order; the driver's.
     #[inline]
     pub(crate) fn follow(&self) -> PyResult<()> {
-        self.view.follow(|| Python::attach(policy::policy))
+        self.view.follow(|| gil::with(policy::policy))
     }
 
     /// Shows the collector the stream objects, and what keeps the memory.

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::{getattr, own_module, release, tracing};
+use crate::python::cpython::{getattr, gil, own_module, release, tracing};
 
 impl From<Violation> for PyErr {
     #[cold]
@@ -38,12 +38,12 @@ pub(crate) fn unexpected(name: &str, found: &str, hint: &str) -> PyErr {
     let rule = Rule::ArgumentUnexpected;
     let (sentence, id) = (rule.sentence(), rule.id());
     let message = format!("argument '{name}' = {found}: {sentence}; {hint} [{id}]");
-    Python::attach(|py| refusal(py, Kind::Type, &message, (rule, name, Some(hint))))
+    gil::with(|py| refusal(py, Kind::Type, &message, (rule, name, Some(hint))))
 }
 
 fn refused(violation: &Violation, kind: Kind) -> PyErr {
     let facts = (violation.rule(), violation.field().name(), violation.hint());
-    Python::attach(|py| refusal(py, kind, &violation.to_string(), facts))
+    gil::with(|py| refusal(py, kind, &violation.to_string(), facts))
 }
 
 /// Formats an exception for a message: class and text, the first line of it.
@@ -59,7 +59,7 @@ pub(crate) fn raised(error: &PyErr) -> String {
 #[cold]
 pub(crate) fn caused_by(error: Violation, cause: PyErr) -> PyErr {
     let error = PyErr::from(error);
-    Python::attach(|py| error.set_cause(py, Some(cause)));
+    gil::with(|py| error.set_cause(py, Some(cause)));
     error
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn absent(violation: Violation, object: &Bound<'_, PyAny>, name: &str
 impl From<DriverError> for PyErr {
     #[cold]
     fn from(error: DriverError) -> Self {
-        Python::attach(|py| {
+        gil::with(|py| {
             let make = || {
                 let (call, name) = (new_str(py, error.call())?, new_str(py, error.name())?);
                 let class = driver_error(py)?;

@@ -17,6 +17,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::python::cpython::counted::counted;
 use crate::python::cpython::{source, tracing};
 use crate::view;
 
@@ -83,6 +84,20 @@ pub(crate) fn attached<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     (!state.is_null())
         .then(|| Python::try_attach(body))
         .flatten()
+}
+
+/// Runs `body` with the GIL, which this thread holds already, or takes.
+///
+/// # Panics
+/// If the interpreter ends, and this thread does not hold the GIL: no one can take it any more.
+#[cold]
+pub(crate) fn with<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
+    if !is_held() {
+        return Python::attach(body);
+    }
+    // SAFETY: this very thread holds the GIL of our interpreter.
+    let py = unsafe { Python::assume_attached() };
+    counted(py, || body(py))
 }
 
 impl Interpreter {

@@ -8,6 +8,7 @@ use pyo3::{Borrowed, ffi};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::names::names;
+use crate::python::cpython::recursion::Level;
 use crate::python::cpython::{compact_int, release};
 
 /// The field that holds an int, and the rules for a wrong type and a wrong value.
@@ -71,6 +72,7 @@ impl IntRule {
         if !has_index(object) {
             return Err(self.refuse(object).into());
         }
+        let _level = Level::begin(object.py())?;
         // SAFETY: the GIL is held, and the object has `__index__`.
         let index = unsafe { ffi::PyNumber_Index(object.as_ptr()) };
         // SAFETY: a new reference, or NULL with an exception set.

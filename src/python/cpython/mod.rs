@@ -7,6 +7,7 @@
 
 pub(crate) mod compact_int;
 pub(crate) mod context_var;
+pub(crate) mod counted;
 pub(crate) mod errors;
 pub(crate) mod fastcall;
 pub(crate) mod getattr;

@@ -16,7 +16,7 @@ use pyo3::exceptions::PyRecursionError;
 use pyo3::prelude::*;
 
 /// The conversions that may nest before the stack is looked at.
-const FEW: u32 = 16;
+const FEW: u32 = 4;
 /// The conversions that may nest where the stack cannot be looked at.
 const MANY: u32 = 256;
 /// The stack that must be left: for a conversion that calls the driver, a finaliser, and the error itself.

@@ -91,7 +91,7 @@ pub(crate) fn own_parent(view: Bound<'_, PyAny>) -> PyResult<Owner> {
 /// keeps dropped references until it is next called. This call gives up those first.
 #[cold]
 pub(crate) fn dropping<R>(body: impl FnOnce() -> R) -> R {
-    Python::attach(|_| body())
+    gil::with(|_| body())
 }
 
 /// Drops an error now: its traceback keeps objects alive.

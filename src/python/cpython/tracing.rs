@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{Borrowed, ffi};
 
+use crate::python::cpython::counted::counted;
+
 /// The name of the logger, and of the domain of the ranges of NVTX.
 const NAME: &str = "cai_dlpack";
 /// `logging.DEBUG`.
@@ -135,7 +137,7 @@ pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> 
     }
     let _writes = Writes(WRITES.replace(true));
     // So that PyO3 drops at once what the code has made (`release::dropping`).
-    Python::attach(|_| match body() {
+    counted(py, || match body() {
         Ok(()) => true,
         Err(error) => {
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {

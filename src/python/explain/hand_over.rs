@@ -16,7 +16,7 @@ use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
-use crate::python::cpython::release;
+use crate::python::cpython::{gil, release};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::view::{CaiView, PresentAs, Transfer};
 
@@ -405,7 +405,7 @@ impl<'v> Consumer<'v> {
 
     /// Decides who waits in a call.
     fn order(&self, call: &Call) -> Result<Order, Error> {
-        let call = Python::attach(|py| library::as_set(py, call));
+        let call = gil::with(|py| library::as_set(py, call));
         let asks = call.asks(self.view.descriptor(), self.stream, self.work);
         let decide = |request, policy| self.decide(request, policy);
         call.order(

@@ -8,7 +8,7 @@ use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::is_of_the_process;
-use crate::python::cpython::release;
+use crate::python::cpython::{gil, release};
 use crate::python::import::traits::Traits;
 use crate::python::import::{cai, dlpack, known_types};
 
@@ -70,7 +70,7 @@ fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 /// # Errors
 /// The error itself, if it tells of the process.
 fn in_brackets(name: &str, error: PyErr) -> PyResult<String> {
-    Python::attach(|py| {
+    gil::with(|py| {
         if is_of_the_process(py, &error) {
             return Err(error);
         }

@@ -14,6 +14,7 @@ use crate::python::cpython::errors;
 use crate::python::cpython::int::repr;
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_str};
+use crate::python::cpython::recursion::Level;
 use crate::python::export::buffer;
 use crate::python::import::route;
 
@@ -58,6 +59,7 @@ pub(crate) fn array<'py>(
     copy: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     this.get().check_alive()?;
+    let _level = Level::begin(this.py())?;
     let (py, descriptor) = (this.py(), this.get().view().descriptor());
     if !descriptor.device().is_host_readable() {
         return Err(buffer::unreadable(descriptor, bits_of(descriptor).is_ok()).into());

@@ -123,6 +123,8 @@ struct Slot {
     kind: AtomicPtr<ffi::PyTypeObject>,
     /// A strong reference to the weak reference that calls [`class_ended`]; NULL for a static type, which lives for ever.
     watch: AtomicPtr<ffi::PyObject>,
+    /// The version of the type, without the GIL ([`is_same`](Self::is_same)); 0 for a static type.
+    tag: AtomicU32,
     table: AtomicPtr<DLPackExchangeAPI>,
 }
 
@@ -134,6 +136,7 @@ static CACHE: [Slot; SLOTS] = [const {
         traits: AtomicU32::new(0),
         kind: AtomicPtr::new(ptr::null_mut()),
         watch: AtomicPtr::new(ptr::null_mut()),
+        tag: AtomicU32::new(0),
         table: AtomicPtr::new(ptr::null_mut()),
     }
 }; SLOTS];
@@ -181,11 +184,35 @@ impl Slot {
         let table = self.table.load(Ordering::Relaxed);
         let traits = Traits::from_bits_retain(self.traits.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        let is_whole = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
+        let is_whole = version & 1 == 0
+            && self.version.load(Ordering::Relaxed) == version
+            && self.is_same(kind);
         is_whole.then_some(TypeFacts {
             table: Table::from_raw(table),
             traits,
         })
+    }
+
+    /// Whether the type at this address is the one that the slot is of, and not another one that has got its address.
+    ///
+    /// [`class_ended`] does not tell of every end: if a finaliser brings the class back while it is collected, CPython
+    /// clears the new weak reference without its callback (3.14 and later, `gc_collect_region`).
+    #[cfg(not(Py_GIL_DISABLED))]
+    #[inline(always)]
+    fn is_same(&self, kind: *mut ffi::PyTypeObject) -> bool {
+        let watch = self.watch.load(Ordering::Relaxed);
+        // SAFETY: a strong reference of this slot, which is given up with the GIL.
+        watch.is_null() || unsafe { referent(watch) } == kind.cast()
+    }
+
+    /// The same, where another thread may give up the weak reference meanwhile: by the version of the type, which no other
+    /// state of any type has. A type that is changed is examined again.
+    #[cfg(Py_GIL_DISABLED)]
+    #[inline(always)]
+    fn is_same(&self, kind: *mut ffi::PyTypeObject) -> bool {
+        let tag = self.tag.load(Ordering::Relaxed);
+        // SAFETY: the type of a living object.
+        tag == 0 || tag == unsafe { tag_of(kind) }
     }
 
     /// Caches a type, displacing another one, unless another thread is writing.
@@ -193,6 +220,9 @@ impl Slot {
         let watch = match watch(kind) {
             Ok(watch) => watch,
             Err(error) => return release::drop_now(error),
+        };
+        let Some(tag) = tag(kind, watch.is_some()) else {
+            return;
         };
         let version = self.version.load(Ordering::Relaxed);
         let free = version & 1 == 0
@@ -207,6 +237,7 @@ impl Slot {
         let table = Table::into_raw(facts.table);
         self.table.store(table, Ordering::Relaxed);
         self.traits.store(facts.traits.bits(), Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
         self.kind.store(kind.as_type_ptr(), Ordering::Relaxed);
         let watch = watch.map_or(ptr::null_mut(), Bound::into_ptr);
         let before = self.watch.swap(watch, Ordering::Relaxed);
@@ -215,6 +246,73 @@ impl Slot {
         // SAFETY: NULL, or the strong reference of this slot, which `swap` has taken; the GIL is held (`kind`).
         unsafe { ffi::Py_XDECREF(before) };
     }
+}
+
+/// Returns the object that a weak reference refers to, borrowed; another one, or NULL, if it has been cleared.
+///
+/// # Safety
+/// `watch` is a living weak reference; the GIL is held.
+#[cfg(not(any(Py_GIL_DISABLED, Py_LIMITED_API)))]
+#[inline(always)]
+unsafe fn referent(watch: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    /// The head of CPython's `PyWeakReference`, in every version (`cpython/weakrefobject.h`).
+    #[repr(C)]
+    struct WeakReference {
+        head: ffi::PyObject,
+        object: *mut ffi::PyObject,
+    }
+    // SAFETY: a weak reference is laid out so (this function's contract), and is written with the GIL alone.
+    unsafe { (*watch.cast::<WeakReference>()).object }
+}
+
+#[cfg(all(Py_LIMITED_API, not(Py_GIL_DISABLED)))]
+#[allow(
+    deprecated,
+    reason = "its successor returns a new reference, and exists from 3.13 on"
+)]
+unsafe fn referent(watch: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: a living weak reference, with the GIL (this function's contract).
+    unsafe { ffi::PyWeakref_GetObject(watch) }
+}
+
+/// Returns the version by which a type is known again; 0 where none is needed, `None` if it can have none.
+fn tag(kind: &Bound<'_, PyType>, is_on_heap: bool) -> Option<u32> {
+    #[cfg(not(Py_GIL_DISABLED))]
+    let found = {
+        let _ = (kind, is_on_heap);
+        Some(0)
+    };
+    #[cfg(Py_GIL_DISABLED)]
+    let found = {
+        unsafe extern "C" {
+            fn PyUnstable_Type_AssignVersionTag(kind: *mut ffi::PyTypeObject) -> std::ffi::c_int;
+        }
+        // SAFETY: a living type, on an attached thread (`kind`).
+        let may =
+            !is_on_heap || unsafe { PyUnstable_Type_AssignVersionTag(kind.as_type_ptr()) } != 0;
+        // SAFETY: a living type.
+        let tag = if is_on_heap {
+            unsafe { tag_of(kind.as_type_ptr()) }
+        } else {
+            0
+        };
+        (may && (tag != 0 || !is_on_heap)).then_some(tag)
+    };
+    found
+}
+
+/// Reads the version of a type, which another thread may write.
+///
+/// # Safety
+/// A living type.
+#[cfg(Py_GIL_DISABLED)]
+#[inline(always)]
+unsafe fn tag_of(kind: *mut ffi::PyTypeObject) -> u32 {
+    // SAFETY: a living type (this function's contract); nothing is read yet.
+    let tag = unsafe { &raw mut (*kind).tp_version_tag };
+    // SAFETY: aligned, and CPython writes it by atomic stores without the GIL.
+    let tag = unsafe { AtomicU32::from_ptr(tag.cast()) };
+    tag.load(Ordering::Relaxed)
 }
 
 /// Makes a weak reference to a class that calls [`class_ended`] with its address; `None` for a static type.

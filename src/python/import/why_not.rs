@@ -1,12 +1,12 @@
 //! Explains failures of producers that their own exceptions do not: deleted arrays, tracers, dtypes.
 
-use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::python::cpython::errors::{caused_by, raised};
+use crate::python::cpython::errors::{caused_by, is_of_the_process, raised};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, release};
@@ -15,7 +15,8 @@ use crate::python::cpython::{getattr, release};
 /// `not-strided` if it is of another layout (torch, Paddle), else the producer's own.
 #[cold]
 pub(crate) fn failed(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
-    if !error.is_instance_of::<PyException>(object.py()) {
+    // What is asked of the object may convert it again: after a RecursionError at each level anew.
+    if is_of_the_process(object.py(), &error) {
         return error;
     }
     match state(object, &error) {

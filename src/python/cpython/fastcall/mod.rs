@@ -8,7 +8,7 @@
 //!
 //! Every call begins with the guard against the thread's exit ([`thread_exit`]). PyO3 does not count these calls as
 //! its own, so a `PyErr` or `Py` that is dropped inside waits for PyO3's next call: drop it by
-//! [`release::dropping`], as [`raise`] does with the error that a function returns.
+//! `release::dropping`, as [`raise`] does with the error that a function returns.
 
 mod declaration;
 mod vector;
@@ -22,11 +22,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use pyo3::{Borrowed, ffi};
 
+use crate::python::cpython::counted::counted;
 pub(crate) use crate::python::cpython::fastcall::declaration::{Parameter, Signature, stub};
 use crate::python::cpython::fastcall::declaration::{docstring, name, text};
 pub(crate) use crate::python::cpython::fastcall::vector::{Keywords, Value, Vector, missing};
 use crate::python::cpython::tracing::{Called, Tracer};
-use crate::python::cpython::{panic, release, thread_exit, tracing};
+use crate::python::cpython::{panic, thread_exit, tracing};
 
 /// Reads the arguments of a declared function; implemented by [`signature!`].
 pub(crate) trait ReadArguments: Signature {
@@ -239,7 +240,7 @@ unsafe fn traced<F: Function>(
 #[cold]
 #[inline(never)]
 pub(crate) fn raise(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
-    release::dropping(|| error.restore(py));
+    counted(py, || error.restore(py));
     ptr::null_mut()
 }
 
