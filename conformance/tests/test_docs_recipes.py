@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
+import itertools
 import re
 import shlex
 import sys
@@ -19,7 +21,7 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from cai_conformance import abi
+from cai_conformance import abi, plugin
 from cai_conformance.__main__ import parser
 from cai_dlpack import _wire, nixl
 
@@ -422,13 +424,16 @@ def commands() -> list[Any]:
 COMMANDS = commands()
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 #: Commands of others, whose first words are looked at and no more.
-FOREIGN = {"pip": {"install"}, "cargo": {"add"}, "dask": {"worker"}}
+FOREIGN = {"pip": {"install"}, "cargo": {"add", "test"}, "dask": {"worker"}}
 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_is_one(words: list[str]) -> None:
     """Ours by the parser of the command line, by make's targets and by the files that there are."""
-    match words:
+    match [*itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words)]:
+        case ["pytest", *options] if any(option.startswith("--cai") for option in options):
+            known = inspect.getsource(plugin)
+            assert all(f'"{option}"' in known for option in options if option.startswith("--"))
         case ["cai-conformance", *rest] | ["python", "-m", "cai_conformance", *rest]:
             accepted(rest)
         case ["make", target, *variables]:

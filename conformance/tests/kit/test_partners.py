@@ -46,6 +46,8 @@ NOT_JUDGED = {
     "cutlass.cute": _OWN,
     "kvikio": _OWN,
     "ucxx": _OWN,
+    "nixl": _OWN,
+    "cupynumeric": _GPU,
 }
 ROWS: list[dict[str, Any]] = [row for row in _core._partners() if row["name"] not in NOT_JUDGED]
 

@@ -50,12 +50,16 @@ IMPORTED = {"numba": "numba.cuda"}
 FAULTS = "docs/partners.md#faults-of-the-libraries-with-the-smallest-reproduction"
 FINDINGS = {
     "apache-tvm-ffi",
+    "array-api-strict",
     "cuda-core",
+    "jax",
     "mpi4py",
     "nanobind",
     "numba-cuda",
+    "numpy",
     "onnxruntime",
     "paddlepaddle",
+    "tensorflow-cpu",
     "torch",
     "warp-lang",
 }

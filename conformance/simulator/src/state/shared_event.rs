@@ -288,16 +288,11 @@ impl Published {
     pub(crate) fn publish(&self, mark: Mark) {
         self.event.publish(self.number, mark);
     }
-
-    /// Notes that the record is reached.
-    pub(crate) fn finish(&self) {
-        self.event.finish(self.number);
-    }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        self.finish();
+        self.event.finish(self.number);
     }
 }
 

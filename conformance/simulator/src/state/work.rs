@@ -67,13 +67,11 @@ impl Work {
         matches!(self, Work::Nothing | Work::Record(..))
     }
 
-    /// Notes that a record is reached.
+    /// Notes the time at which a record is reached. Other processes are told when it is retired, and dropped with its
+    /// place in the queue: what one process has waited for is done for every other one.
     pub(crate) fn note_record(&self) {
-        if let Work::Record(stamp, published) = self {
+        if let Work::Record(stamp, _) = self {
             stamp.note();
-            if let Some(published) = published {
-                published.finish();
-            }
         }
     }
 }
