@@ -86,7 +86,7 @@ def test_a_producer_that_recurses_is_refused(recursion: str, interpreter: Interp
 
 @EACH_INTERPRETER
 def test_what_explains_a_failure_does_not_convert_again_at_each_level(interpreter: Interpreter) -> None:
-    """After a RecursionError nothing is asked of the object: by two questions a level the calls would double at each."""
+    """After a RecursionError nothing is asked of the object: by two questions a level, calls would double at each."""
     exit_code, printed = interpreter.run(
         BEFORE,
         """
