@@ -138,7 +138,7 @@ DEFECTS = (
     ),
     Defect(
         "An exception that a call drops is kept, with its frames, until PyO3 is next called",
-        (Edit("src/python/cpython/release.rs", "    Python::attach(|_| body())\n", "    body()\n"),),
+        (Edit("src/python/cpython/release.rs", "    gil::with(|_| body())\n", "    body()\n"),),
         "fuzz-stable",
         "",
         r"AssertionError: the array is kept alive",

@@ -178,7 +178,7 @@ def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     (library,) = doctor.libraries()
     pages = f"https://example.org/us/blob/v{cd.__version__}"
     assert [fault["link"] for fault in library["faults"]] == ["https://example.org/1", f"{pages}/{doctor.FAULTS}"]
-    assert library["findings"] == [f"{pages}/docs/findings/torch.md"]
+    assert library["findings"] == [f"{pages}/docs/findings/{name}.md" for name in ("numpy", "torch")]
 
 
 def test_the_pages_that_the_doctor_links_are_there() -> None:

@@ -370,7 +370,7 @@ def test_what_does_not_copy_names_the_call_that_does(machine: Machine) -> None:
     loose: Any = cd
     array = cai(shape=(8,), data=(machine.device_memory(64), False))
     found = refuse(lambda: cd.from_dlpack(array), TypeError)
-    check_refusal(found, "dlpack-missing", None, hint="view() reads its interface")
+    check_refusal(found, "dlpack-missing", None, hint="view reads its interface")
     calls = (loose.view, loose.explain, loose.from_cai, lambda array, **options: loose.to(array, "numpy", **options))
     for call in calls:
         for word, value, hint in (

@@ -370,7 +370,7 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
     let has_interface = || getattr::has(object, &names(object.py()).cai).unwrap_or(false);
     let violation = match rule {
         Rule::DlpackMissing if release::dropping(has_interface) => {
-            violation.with_hint("view() reads its interface")
+            violation.with_hint("view reads its interface")
         }
         _ => violation,
     };
