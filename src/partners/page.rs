@@ -495,8 +495,10 @@ fn no_page_shows_another_call() {
             .next()
             .unwrap_or_default();
         for dotted in calls_in(text) {
+            // Our own functions are in the table for a library that takes what one of them returns, and on every page.
             let Some((partner, function_of)) = dotted
                 .split_once('.')
+                .filter(|(root, _)| *root != "cai_dlpack")
                 .and_then(|(root, rest)| Some((library(root)?, rest)))
             else {
                 continue;
