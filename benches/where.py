@@ -99,7 +99,7 @@ REMOVALS = {
             ],
             "src/protocol/descriptor.rs": [
                 (
-                    "        if !Device::has_addresses(raw.device_type) || dtype.is_sub_byte() || is_negative {\n"
+                    "        if raw.device.is_opaque() || dtype.is_sub_byte() || is_negative {\n"
                     "            return None;\n        }\n",
                     "        let _ = is_negative;\n",
                 ),

@@ -27,6 +27,7 @@ pub(crate) fn enqueue(
     if threaded && after.is_empty() && queue.pending.is_empty() && work.is_bookkeeping() {
         work.note_record();
         queue.done += 1;
+        work.tell_record();
         return Ok(world);
     }
     queue.pending.push_back(Op {

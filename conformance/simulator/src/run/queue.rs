@@ -82,9 +82,12 @@ impl World {
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
         };
-        queue.pending.pop_front();
+        let retired = queue.pending.pop_front();
         queue.running = false;
         queue.done += 1;
+        if let Some(op) = retired {
+            op.work.tell_record();
+        }
         self.sweep(id);
     }
 

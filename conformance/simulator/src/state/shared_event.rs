@@ -288,11 +288,16 @@ impl Published {
     pub(crate) fn publish(&self, mark: Mark) {
         self.event.publish(self.number, mark);
     }
+
+    /// Notes that the record is done.
+    pub(crate) fn finish(&self) {
+        self.event.finish(self.number);
+    }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        self.event.finish(self.number);
+        self.finish();
     }
 }
 

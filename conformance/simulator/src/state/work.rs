@@ -67,11 +67,17 @@ impl Work {
         matches!(self, Work::Nothing | Work::Record(..))
     }
 
-    /// Notes the time at which a record is reached. Other processes are told when it is retired, and dropped with its
-    /// place in the queue: what one process has waited for is done for every other one.
+    /// Notes the time at which a record is reached.
     pub(crate) fn note_record(&self) {
         if let Work::Record(stamp, _) = self {
             stamp.note();
+        }
+    }
+
+    /// Tells other processes of a record that counts as done here: what one process has waited for is done for all.
+    pub(crate) fn tell_record(&self) {
+        if let Work::Record(_, Some(published)) = self {
+            published.finish();
         }
     }
 }
