@@ -21,7 +21,7 @@ from instructions import CONVERSIONS, SAVED, costs
 HERE = Path(__file__).resolve().parent
 WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 760, 290, 70, 16, 14, 64
 COLOURS = {"C floor": "#adb5bd", "checked floor": "#6ea8fe", "ours": "#0a58ca", "others": "#ced4da"}
-ROW = re.compile(r"^\| (?P<name>[^|]+) \| [\d.]+ \| (?P<least>\d+) \| \d+ \|$")
+ROW = re.compile(r"^\| (?P<name>[^|]+) \| [\d.]+ \| [\d.]+ to [\d.]+ \| (?P<least>\d+) \| \d+ \|$")
 #: The tables of results/ that are drawn, by the beginning of their titles.
 TABLES = ("CAI object -> view", "view -> `__dlpack__`", "DLPack object -> view, by `__dlpack__`", "view -> dict")
 
@@ -109,7 +109,7 @@ def nanoseconds() -> str:
     values = [bar.value for _, bars in groups for bar in bars]
     low, high = math.log(min(values) / 2), math.log(max(values))
     caption = (
-        f"{title.partition(chr(10))[0].lstrip('# ')}; the least of 41 rounds, on the simulated driver; logarithmic"
+        f"{title.partition(chr(10))[0].lstrip('# ')}; the least of ten runs, on the simulated driver; logarithmic"
     )
     return chart("Nanoseconds of a conversion", caption, groups, lambda value: (math.log(value) - low) / (high - low))
 
