@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cai_conformance.library import library_path
@@ -44,7 +45,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def run(body: str, folder: Path, *, settings: dict[str, str] | None = None, **libraries: Path) -> list[str]:
+def run(body: str, folder: Path, *, settings: Any = None, **libraries: Path) -> list[str]:
     """Runs `body` with these libraries on the loader's path, named `libcuda.so` and (`versioned`) `libcuda.so.1`.
 
     settings: of the environment.

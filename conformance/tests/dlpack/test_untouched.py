@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import inspect
 import mmap
 import re
 import sys
@@ -194,11 +193,15 @@ COPIES: dict[str, Door] = {
 }
 
 
+def lives_at_most(count: int) -> bool:
+    return cd.stats()["live"] <= count
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     """Waits for what another thread does; fails after five seconds."""
     end = time.monotonic() + 5
     while not condition():
-        assert time.monotonic() < end, inspect.getsource(condition)
+        assert time.monotonic() < end, condition
         time.sleep(0.01)
 
 
@@ -233,14 +236,14 @@ def test_a_copy_that_the_driver_refuses(copy: str, versioned: bool, machine: Mac
             if abi.name(capsule) == own:
                 assert (abi.pointer(capsule), made.released) == (made.address, 0)
                 # What a copy has kept ends on a thread of the library's: an earlier one's meanwhile, its own soon.
-                wait_until(lambda stats=stats: cd.stats()["live"] <= stats)
+                wait_until(partial(lives_at_most, stats))
                 view = cd.from_dlpack(capsule)
                 assert (view.ptr, made.released) == (device, 0)
                 del view
         machine.control.clear_faults()
         del capsule
         gc.collect()
-        wait_until(lambda made=made: made.released)
+        wait_until(partial(getattr, made, "released"))
         assert made.released == 1, f"{made.released} ends after {name}"
     assert any(name.startswith("cuMemcpy") for name in refused_at), refused_at
     assert len(refused_at) > 3, refused_at
