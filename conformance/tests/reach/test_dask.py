@@ -454,7 +454,8 @@ def test_a_worker_that_is_killed_is_an_error_and_nothing_is_left(doomed: Any) ->
     assert has_live(client, other, base)
 
 
-@pytest.mark.parametrize("seconds", [0, 0.01, 0.03])
+# Later than this all of it may have arrived: then distributed itself keeps its answer, which it confirms to the dead worker.
+@pytest.mark.parametrize("seconds", [0, 0.002])
 def test_what_a_worker_was_sending_as_it_was_killed_is_computed_again(doomed: Any, seconds: float) -> None:
     client, process, one, other = doomed
     size = 1 << 22
@@ -474,7 +475,7 @@ def content(view: cd.CaiView) -> bytes:
 
 
 def dies_as_it_sends(seconds: float) -> None:
-    """The next view that leaves this process is its last: 32 MiB are not sent in a hundredth of a second."""
+    """The next view that leaves this process is its last: 32 MiB are not sent in some thousandths of a second."""
     from cai_dlpack import dask
 
     module: Any = dask
