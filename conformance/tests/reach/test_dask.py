@@ -454,7 +454,7 @@ def test_a_worker_that_is_killed_is_an_error_and_nothing_is_left(doomed: Any) ->
     assert has_live(client, other, base)
 
 
-# Later than this all of it may have arrived: then distributed itself keeps its answer, which it confirms to the dead worker.
+# Later all of it may have arrived: distributed itself then keeps the answer, which it confirms to the dead worker.
 @pytest.mark.parametrize("seconds", [0, 0.002])
 def test_what_a_worker_was_sending_as_it_was_killed_is_computed_again(doomed: Any, seconds: float) -> None:
     client, process, one, other = doomed
