@@ -103,7 +103,7 @@ test-python: $(VENV)/.package $(VENV)/.examples simulator
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
 # The library must build without its features. cudarc needs a CUDA version, which the library leaves to its
-# users: its tests choose one. A link to another page leads nowhere in the crate's documentation (src/lib.rs). The wheel for 3.12 and later can be checked without an interpreter.
+# users: its tests choose one. A link to another page leads nowhere in the crate's documentation (src/lib.rs). The wheel for 3.12 and later, and what is for a CPython without the GIL alone, can be checked without an interpreter.
 # What is published must build with its examples from what is published: cargo drops a dependency that has a path only.
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 check-rust: $(VENV)/.requirements
@@ -114,6 +114,8 @@ check-rust: $(VENV)/.requirements
 	cargo clippy --locked --package cai-dlpack --all-targets --features $(ELEMENTS) -- -D warnings
 	cargo clippy --locked --package cai-dlpack --features pyo3 -- -D warnings
 	PYO3_NO_PYTHON=1 cargo clippy --locked --package cai-dlpack-python --features abi3 -- -D warnings
+	PYO3_CONFIG_FILE=$(abspath conformance/rust/free-threaded.cfg) cargo clippy --locked --package cai-dlpack \
+	    --features pyo3,ipc --target-dir $(TARGET)/free-threaded -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
 	! grep 'href="[^":]*\.md["#]' $(TARGET)/doc/cai_dlpack/guide/index.html $(TARGET)/doc/cai_dlpack/rules/index.html
 	cargo package --quiet --locked --package cusim-control --package cai-dlpack --allow-dirty

@@ -17,8 +17,8 @@ const LOADED: &str = "/proc/self/maps";
 
 const UNKNOWN: u8 = 2;
 
-/// What is known, which then stays. Not a cell of the standard library: of one that another thread was filling, a forked
-/// child would wait for ever.
+/// Whether HIP alone is loaded, once that is known. No cell of the standard library: a forked child would wait for ever for
+/// one that another thread was filling.
 static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// How many libraries the process had loaded when neither was found among them; 0 if that was not counted.

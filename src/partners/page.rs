@@ -240,7 +240,7 @@ fn remedy(to: &'static Partner, producer: &Producer) -> Option<Remedy> {
     remedies?.into_iter().next()
 }
 
-/// What a user writes. `ordered` is the view to pass to a call for which nobody waits.
+/// Returns the line that a user writes. `ordered` is the view to pass to a call that makes no order.
 fn line(to: &'static Partner, remedy: Option<&Remedy>, ordered: Option<&str>) -> String {
     let has_arrays = to.call.needs().is_none();
     // Of the view, or of its copy.
@@ -264,7 +264,7 @@ fn line(to: &'static Partner, remedy: Option<&Remedy>, ordered: Option<&str>) ->
     }
 }
 
-/// The view to pass to a call for which nobody waits, if some of the producer's arrays may be pending there.
+/// Returns the view to pass to a call that makes no order, if some of the producer's arrays may be pending there.
 fn ordered(to: &'static Partner, producer: &Producer) -> Option<&'static str> {
     let in_order = |call: &Call| call.ordered();
     plans(to, producer).find_map(|(device, plan)| {
@@ -320,7 +320,7 @@ fn of_argument_alone(argument: &str, ready: impl Fn(&str) -> String) -> String {
     )
 }
 
-/// What a caller's own order of the array does.
+/// Tells who waits in an order that the caller makes.
 fn in_order(ordered: &str, ready: Stream) -> String {
     if ordered.ends_with(".synchronize()") {
         return format!("the host waits for {ready}");

@@ -7,8 +7,7 @@ use pyo3::prelude::*;
 /// While the interpreter ends, PyO3 counts no call ([`Python::attach`] panics): finalisers run then, and may call every
 /// function. `body` runs all the same, and what is dropped inside ends with the process.
 #[cold]
-pub(crate) fn counted<R>(py: Python<'_>, body: impl FnOnce() -> R) -> R {
-    let _ = py;
+pub(crate) fn counted<R>(_py: Python<'_>, body: impl FnOnce() -> R) -> R {
     let mut body = Some(body);
     let mut found = None;
     Python::try_attach(|_| found = body.take().map(|body| body()));

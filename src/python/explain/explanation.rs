@@ -42,7 +42,7 @@ pub(crate) struct Explanation {
     /// The consumer's call, in which `v` is the view; None without `to`.
     #[pyo3(get)]
     pub(super) call: Option<&'static str>,
-    /// What a kernel of the library makes of the view as its argument: an Explanation with the call, the order, the
+    /// Explains the launch of a kernel of the library with the view as its argument: the call, the order, the
     /// driver's calls, and what is refused and dropped. None if the library has no kernels that take a view.
     #[pyo3(get)]
     pub(super) launch: Option<Py<Explanation>>,

@@ -205,8 +205,8 @@ impl Slot {
         watch.is_null() || unsafe { referent(watch) } == kind.cast()
     }
 
-    /// The same, where another thread may give up the weak reference meanwhile: by the version of the type, which no other
-    /// state of any type has. A type that is changed is examined again.
+    /// Compares the version of the type instead, which no other state of any type has: without the GIL another thread may give
+    /// up the weak reference meanwhile. A type that is changed is examined again.
     #[cfg(Py_GIL_DISABLED)]
     #[inline(always)]
     fn is_same(&self, kind: *mut ffi::PyTypeObject) -> bool {
@@ -287,16 +287,18 @@ fn tag(kind: &Bound<'_, PyType>, is_on_heap: bool) -> Option<u32> {
         unsafe extern "C" {
             fn PyUnstable_Type_AssignVersionTag(kind: *mut ffi::PyTypeObject) -> std::ffi::c_int;
         }
-        // SAFETY: a living type, on an attached thread (`kind`).
-        let may =
-            !is_on_heap || unsafe { PyUnstable_Type_AssignVersionTag(kind.as_type_ptr()) } != 0;
-        // SAFETY: a living type.
-        let tag = if is_on_heap {
-            unsafe { tag_of(kind.as_type_ptr()) }
-        } else {
-            0
+        let assigned = || {
+            let kind = kind.as_type_ptr();
+            // SAFETY: a living type, on an attached thread (`kind`).
+            if unsafe { PyUnstable_Type_AssignVersionTag(kind) } == 0 {
+                return None;
+            }
+            // SAFETY: a living type (`kind`).
+            let tag = unsafe { tag_of(kind) };
+            // A change of the type in between has taken it away.
+            (tag != 0).then_some(tag)
         };
-        (may && (tag != 0 || !is_on_heap)).then_some(tag)
+        if is_on_heap { assigned() } else { Some(0) }
     };
     found
 }

@@ -620,7 +620,7 @@ class Explanation:
 
     @property
     def launch(self) -> Explanation | None:
-        """What a kernel of the library makes of the view as its argument: an Explanation with the call, the order, the
+        """Explains the launch of a kernel of the library with the view as its argument: the call, the order, the
         driver's calls, and what is refused and dropped. None if the library has no kernels that take a view.
         """
 
