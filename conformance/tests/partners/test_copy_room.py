@@ -292,9 +292,12 @@ for is_ended_first in [True, False] * 5:
     abi.release(tensor)
     if not is_ended_first:
         machine.destroy_context(ending)
-is_active, flags = ctypes.c_int(), ctypes.c_uint()
-machine._call("cuDevicePrimaryCtxGetState", 0, ctypes.byref(flags), ctypes.byref(is_active))
-assert not is_active.value
+def is_idle():
+    is_active, flags = ctypes.c_int(), ctypes.c_uint()
+    machine._call("cuDevicePrimaryCtxGetState", 0, ctypes.byref(flags), ctypes.byref(is_active))
+    return not is_active.value
+# The thread that frees may have retained it for that.
+assert until(is_idle)
 assert until(partial(is_at_most, machine, before)), machine.control.live()
 """
 
