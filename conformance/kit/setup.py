@@ -2,7 +2,8 @@
 
 Everything else is in pyproject.toml. The source is `conformance/simulator` of the same repository. Without it, without
 cargo, or with CAI_CONFORMANCE_SIM=0 in the environment, the wheel is one for every platform and has no driver; with
-CAI_CONFORMANCE_SIM=1 that is an error.
+CAI_CONFORMANCE_SIM=1 that is an error. CAI_CONFORMANCE_DRIVER names a driver that is built already, for whatever
+platform.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from setuptools.command.build_py import build_py
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CRATE = REPOSITORY / "conformance" / "simulator"
+BUILT = os.environ.get("CAI_CONFORMANCE_DRIVER", "")
 ASKED = os.environ.get("CAI_CONFORMANCE_SIM", "")
 WITH_DRIVER = ASKED == "1" or (ASKED != "0" and (CRATE / "Cargo.toml").exists() and shutil.which("cargo") is not None)
 #: Has the repository's address, and is not there in a copy of this folder alone.
@@ -28,6 +30,8 @@ ADDRESS = REPOSITORY / "bindings" / "python" / "wheels"
 
 def build_driver() -> Path:
     """The path of the shared library, built for release."""
+    if BUILT:
+        return Path(BUILT)
     if not (CRATE / "Cargo.toml").exists():
         raise SystemExit(f"{CRATE}: not found; build cai-conformance from a clone of the repository")
     command = ["cargo", "build", "--release", "--locked", "--manifest-path", str(CRATE / "Cargo.toml")]

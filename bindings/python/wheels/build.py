@@ -1,6 +1,6 @@
-"""Builds the wheels and the source distribution, and tries each that can run here in a clean environment.
+"""Builds the wheels of package and kit and the source distribution, and tries what can run here in a clean environment.
 
-    python build.py OUT                      everything of `PLATFORMS` and `VERSIONS`
+    python build.py OUT                      everything of `ITEMS`
     python build.py OUT --only 'cp312|abi3'  the wheels whose names match
     python build.py OUT --twice              builds each again, elsewhere, and compares the bytes
 
@@ -18,11 +18,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import address
 import emulated
+import kit
 
 HERE = Path(__file__).resolve().parent
 BINDINGS = HERE.parent
@@ -129,9 +131,9 @@ def build(wheel: Wheel, out: Path, target: Path) -> Path:
         return Path(shutil.move(made, out / made.name))
 
 
-def sdist(out: Path) -> Path:
+def sdist(out: Path, target: Path) -> Path:
     """Makes the source distribution; returns the file."""
-    maturin("sdist", "--manifest-path", BINDINGS / "Cargo.toml", "--out", out, target=TARGET)
+    maturin("sdist", "--manifest-path", BINDINGS / "Cargo.toml", "--out", out, target=target)
     (file,) = out.glob("*.tar.gz")
     return file
 
@@ -183,50 +185,89 @@ def least_platform(wheel: Wheel, file: Path, folder: Path) -> str:
         _, _, listed = run(*show, "--ldpaths", folder, file).partition("libraries are required by the wheel:")
         needed = re.findall(r'"([^"]+)": null', listed)
         return f"needs {', '.join(needed) or 'no library'}"
-    found = re.search(r'following platform tag:\s*"([^"]+)"', run(*show, file))
+    return auditwheel(file)
+
+
+def auditwheel(file: Path) -> str:
+    """The platform that auditwheel finds the wheel to need."""
+    shown = run(sys.executable, "-m", "auditwheel", "show", file)
+    found = re.search(r'following platform tag:\s*"([^"]+)"', shown)
     return found[1] if found else "not known"
+
+
+class Item(NamedTuple):
+    """A file to build: `build` is given where it goes and Cargo's folder, `told` what was built and an empty folder."""
+
+    name: str
+    build: Callable[[Path, Path], Path]
+    told: Callable[[Path, Path], list[str]]
+
+
+def of_wheel(wheel: Wheel) -> Item:
+    """A wheel of the package."""
+
+    def told(file: Path, folder: Path) -> list[str]:
+        return [least_platform(wheel, file, folder / "nothing"), *trials(wheel, file, folder / "environment")]
+
+    return Item(wheel.name, lambda out, target: build(wheel, out, target), told)
+
+
+def of_kit(target: str) -> Item:
+    """A wheel of the conformance kit."""
+
+    def told(file: Path, folder: Path) -> list[str]:
+        lines = [] if target == "any" else [auditwheel(file)]
+        if not target.startswith((os.uname().machine, "any")):
+            return [*lines, "not tried: another platform than this"]
+        run(sys.executable, "-m", "venv", "--clear", folder / "environment")
+        python = folder / "environment" / "bin" / "python"
+        run(python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "numpy", file)
+        return [*lines, kit.try_in(file, python, run)]
+
+    return Item(f"kit-{target}", lambda out, folder: kit.build(target, out, folder, run, surroundings(folder)), told)
+
+
+def of_source() -> Item:
+    """The source distribution of the package."""
+
+    def told(file: Path, folder: Path) -> list[str]:
+        try_in(file, sys.executable, folder / "environment")
+        return ["built and tried on this CPython"]
+
+    return Item("sdist", lambda out, target: sdist(out, target), told)
+
+
+ITEMS = (
+    *(of_wheel(Wheel(platform, version)) for platform in PLATFORMS for version in VERSIONS),
+    of_source(),
+    *map(of_kit, kit.TARGETS),
+)
 
 
 def main() -> int:
     """Builds, tries and lists."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default="", help="a regular expression: the wheels' names, or `sdist`")
+    parser.add_argument("--only", default="", help="a regular expression: names of wheels, `kit-`, `sdist`")
     parser.add_argument("--twice", action="store_true", help="compare the bytes of two builds")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     is_same = True
-    wheels = [Wheel(platform, version) for platform in PLATFORMS for version in VERSIONS]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for wheel in wheels:
-            if not re.search(options.only, wheel.name):
+        for item in ITEMS:
+            if not re.search(options.only, item.name):
                 continue
-            file = build(wheel, options.out, TARGET)
-            told = [least_platform(wheel, file, folder / "nothing"), *trials(wheel, file, folder / "environment")]
+            file = item.build(options.out, TARGET)
+            told = item.told(file, folder)
             if options.twice:
                 (folder / "again").mkdir(exist_ok=True)
-                again = build(wheel, folder / "again", folder / "target")
+                again = item.build(folder / "again", folder / "target")
                 is_equal = digest(again) == digest(file)
                 told.append("the same bytes twice" if is_equal else "OTHER BYTES the second time")
                 is_same &= is_equal
-            print(
-                f"{file.name}  {file.stat().st_size >> 10} KiB  sha256 {digest(file)[:16]}",
-                *told,
-                sep="\n    ",
-                flush=True,
-            )
-        if re.search(options.only, "sdist"):
-            file = sdist(options.out)
-            told = []
-            if options.twice:
-                (folder / "again").mkdir(exist_ok=True)
-                is_equal = digest(sdist(folder / "again")) == digest(file)
-                told.append("the same bytes twice" if is_equal else "OTHER BYTES the second time")
-                is_same &= is_equal
-            try_in(file, sys.executable, folder / "environment")
-            told.append("built and tried on this CPython")
-            print(f"{file.name}  {file.stat().st_size >> 10} KiB  sha256 {digest(file)[:16]}", *told, sep="\n    ")
+            size = f"{file.stat().st_size >> 10} KiB"
+            print(f"{file.name}  {size}  sha256 {digest(file)[:16]}", *told, sep="\n    ", flush=True)
     run(sys.executable, "-m", "twine", "check", "--strict", *options.out.iterdir())
     return 0 if is_same else 1
 

@@ -73,7 +73,8 @@ const ACCESSORS: &[Accessor] = &[
 
 /// Six floats of managed memory in C order, ready on `ready`.
 fn managed(ready: Stream) -> (CaiView, &'static Script) {
-    let mut values = Box::new(VALUES);
+    // No box, of which each move would end what has a pointer into it, by stacked borrows.
+    let mut values = VALUES.to_vec();
     let data = values.as_mut_ptr().expose_provenance() as u64;
     let script = Script::leak();
     script.device_memory(data, 24, 0, CONTEXT).managed(data);
@@ -82,7 +83,7 @@ fn managed(ready: Stream) -> (CaiView, &'static Script) {
     let device = Device::new(DeviceType::CUDA_MANAGED, 0);
     let raw = RawTensor::new(data, device, DType::F32, &[2, 3]);
     let descriptor = Descriptor::new(&raw).expect("a valid tensor");
-    // SAFETY: the elements lie in the box, which the owner keeps; the scripted driver follows no stream.
+    // SAFETY: the elements lie in the vector, which the owner keeps; the scripted driver follows no stream.
     let view = unsafe { CaiView::new(descriptor, ready, Owner::new(values)) };
     (view, script)
 }
