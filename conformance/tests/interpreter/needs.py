@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from cai_conformance.judge.check import Check
 
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 
@@ -13,6 +16,14 @@ numba_cuda = pytest.mark.skipif(
     FREE_THREADED or sys.version_info >= (3, 15),
     reason="not run: numba-cuda has no wheel for this interpreter, free-threaded or 3.15",
 )
+
+
+def each_check(checks: Iterable[Check]) -> list[Any]:
+    """Checks of the kit as parameters; without those whose mutant shows only if an object ends where it is dropped."""
+    reason = "not run: free-threaded, an object ends on the thread that has made it"
+    marks = {rule: pytest.mark.skipif(FREE_THREADED, reason=reason) for rule in ("deleter-thread", "deleter-releases")}
+    return [pytest.param(check, id=check.id, marks=marks.get(check.rule, ())) for check in checks]
+
 
 dask = pytest.mark.skipif(
     FREE_THREADED or not (3, 11) <= sys.version_info < (3, 15),

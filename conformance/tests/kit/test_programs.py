@@ -19,6 +19,7 @@ from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.target import Target
 
+from conformance.tests.interpreter import needs
 from conformance.tests.kit.test_checks import REFERENCES
 
 pytestmark = pytest.mark.usefixtures("sim")
@@ -67,7 +68,7 @@ OTHERS = {"dlpack-producer.capsule-in-flight": (np.asarray,)}
 ALONE = {"exit-alive", "deleter-late", "fork-dropped"}
 
 
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.rule not in ALONE], ids=lambda check: check.id)
+@pytest.mark.parametrize("check", needs.each_check(check for check in CHECKS if check.rule not in ALONE))
 def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
     failed = result(check, check.mutant)
     assert failed.outcome is Outcome.FAILED

@@ -399,6 +399,9 @@ FIRST_COLLECTED = """
 """
 
 
+@pytest.mark.skipif(
+    FREE_THREADED, reason="not run: free-threaded, CPython collects after 512 objects of a thread, not at one"
+)
 @pytest.mark.parametrize("use", FIRST)
 def test_a_fork_in_a_collection_of_a_first_use(use: str) -> None:
     code = textwrap.dedent(PREPARED).replace("USE", FIRST[use]) + textwrap.dedent(FIRST_COLLECTED)

@@ -43,19 +43,20 @@ convert = lambda: cd.view(0, producer_stream=array)""",
 convert = lambda: cd.view(0, dtype=array)""",
     "argument-index": """sys.setrecursionlimit(10_000)
 view = cd.view(dict(INTERFACE), device_id=0, owner=array)
-Array.__index__ = functools.partial(view.on, array); convert = lambda: view.on(array)""",
+Array.__index__ = staticmethod(functools.partial(view.on, array)); convert = lambda: view.on(array)""",
     "argument-device": """sys.setrecursionlimit(10_000)
-Array.__index__ = functools.partial(cd.view, dict(INTERFACE), owner=array, device_id=array)
+Array.__index__ = staticmethod(functools.partial(cd.view, dict(INTERFACE), owner=array, device_id=array))
 convert = lambda: cd.view(dict(INTERFACE), owner=array, device_id=array)""",
     "argument-shape": """sys.setrecursionlimit(10_000)
 view = cd.view(dict(INTERFACE), device_id=0, owner=array)
-Array.__index__ = functools.partial(cd.view, view, shape=(array,)); convert = lambda: cd.view(view, shape=(array,))""",
+Array.__index__ = staticmethod(functools.partial(cd.view, view, shape=(array,)))
+convert = lambda: cd.view(view, shape=(array,))""",
     "argument-version": """sys.setrecursionlimit(10_000)
 view = cd.view(dict(INTERFACE), device_id=0, owner=array)
-Array.__index__ = functools.partial(view.__dlpack__, max_version=(array, 0))
+Array.__index__ = staticmethod(functools.partial(view.__dlpack__, max_version=(array, 0)))
 convert = lambda: view.__dlpack__(max_version=(array, 0))""",
     "argument-use-stream": """sys.setrecursionlimit(10_000)
-Array.__index__ = functools.partial(cd.use_stream, array); convert = lambda: cd.use_stream(array)""",
+Array.__index__ = staticmethod(functools.partial(cd.use_stream, array)); convert = lambda: cd.use_stream(array)""",
     "authkey": """sys.setrecursionlimit(10_000)
 import multiprocessing.process
 view = cd.view(dict(INTERFACE), device_id=0, owner=array)

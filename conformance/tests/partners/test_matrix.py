@@ -44,8 +44,14 @@ READ_BY_THE_CASE = {
     ("onnxruntime", "bfloat16"),
 }
 
+
+def needed(consumer: str) -> list[pytest.MarkDecorator]:
+    """What a library needs beside its own wheel."""
+    return [needs.numba_cuda] if consumer == "numba-cuda" else []
+
+
 PAIRS = [
-    (room, producer, consumer, bridge)
+    pytest.param(room, producer, consumer, bridge, marks=needed(consumer))
     for room, producers, _ in LIBRARIES
     for producer in producers
     for consumer, bridge in ROOMS[room].CONSUMERS
@@ -81,7 +87,10 @@ def test_all_of_mine_take_part() -> None:
     assert len(PAIRS) == 47
 
 
-@pytest.mark.parametrize(("consumer", "bridge"), [key for key in device.CONSUMERS if key[0] in MINE])
+@pytest.mark.parametrize(
+    ("consumer", "bridge"),
+    [pytest.param(*key, marks=needed(key[0])) for key in device.CONSUMERS if key[0] in MINE],
+)
 def test_the_one_waits_whom_the_table_names(consumer: str, bridge: str, machine: Machine) -> None:
     if bridge != "capsule":
         found = order(device.CONSUMERS[consumer, bridge], machine.control)
