@@ -72,6 +72,7 @@ pub(crate) fn absent(violation: Violation, object: &Bound<'_, PyAny>, name: &str
     }
     match object.getattr(name) {
         Ok(_) => violation.into(),
+        Err(cause) if is_of_the_process(object.py(), &cause) => cause,
         Err(cause) => {
             let hint = format!("reading its {name} raised {}", raised(&cause));
             caused_by(violation.with_hint(hint), cause)

@@ -190,13 +190,16 @@ fn unavailable(object: &Bound<'_, PyAny>) -> PyErr {
         Ok(_) => violation
             .with_hint(format!("a second try returned it{other_way}"))
             .into(),
+        Err(cause) if errors::is_of_the_process(object.py(), &cause) => cause,
         Err(cause) => {
             let unavailable = || {
                 let text = errors::raised(&cause);
                 violation.with_hint(format!("it raised {text}{other_way}"))
             };
-            let violation = why_not::state(object, &cause).unwrap_or_else(unavailable);
-            errors::caused_by(violation, cause)
+            match why_not::state(object, &cause) {
+                Ok(state) => errors::caused_by(state.unwrap_or_else(unavailable), cause),
+                Err(of_the_process) => of_the_process,
+            }
         }
     }
 }

@@ -367,14 +367,16 @@ fn missing(object: &Bound<'_, PyAny>, rule: Rule, field: Field) -> PyErr {
         field,
         format_args!("an object of type {}", type_name(object)),
     );
-    let has_interface = || getattr::has(object, &names(object.py()).cai).unwrap_or(false);
-    let violation = match rule {
-        Rule::DlpackMissing if release::dropping(has_interface) => {
-            violation.with_hint("view reads its interface")
+    if rule != Rule::DlpackMissing {
+        return why_not::with_type_hint(violation, object);
+    }
+    match why_not::seems_to_have(object, &names(object.py()).cai) {
+        Ok(true) => {
+            why_not::with_type_hint(violation.with_hint("view reads its interface"), object)
         }
-        _ => violation,
-    };
-    why_not::with_type_hint(violation, object).into()
+        Ok(false) => why_not::with_type_hint(violation, object),
+        Err(of_the_process) => of_the_process,
+    }
 }
 
 /// Returns the stream of the current `use_stream` block, or the legacy default one; `None` for a producer that is asked

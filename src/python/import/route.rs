@@ -365,7 +365,7 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
         let hint = "np.asarray(obj) makes an array of its __array_interface__, which is taken";
         return errors::absent(violation.with_hint(hint), object, ARRAY);
     }
-    why_not::with_type_hint(violation, object).into()
+    why_not::with_type_hint(violation, object)
 }
 
 /// Imports by `__dlpack__`, or a capsule: writes the view unless it fails. What the object's interface states about

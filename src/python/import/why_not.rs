@@ -20,20 +20,38 @@ pub(crate) fn failed(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
         return error;
     }
     match state(object, &error) {
-        Some(violation) => caused_by(violation, error),
-        None => error,
+        Ok(Some(violation)) => caused_by(violation, error),
+        Ok(None) => error,
+        Err(of_the_process) => of_the_process,
     }
 }
 
-/// Returns the rule that an object's state breaks, of which its producer has raised `error`.
+/// Asks an object for what explains a failure; `None` if the answer raises.
+///
+/// # Errors
+/// One that tells of the process ([`is_of_the_process`]): the answer may convert the object again, whose own failure is
+/// explained too. After a `RecursionError` each level would ask anew, so that the calls double at each.
 #[cold]
-pub(crate) fn state(object: &Bound<'_, PyAny>, error: &PyErr) -> Option<Violation> {
+fn asked<T>(py: Python<'_>, question: impl FnOnce() -> PyResult<T>) -> PyResult<Option<T>> {
+    release::dropping(|| match question() {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_of_the_process(py, &error) => Err(error),
+        Err(_) => Ok(None),
+    })
+}
+
+/// Returns the rule that an object's state breaks, of which its producer has raised `error`.
+///
+/// # Errors
+/// Those of [`asked`].
+#[cold]
+pub(crate) fn state(object: &Bound<'_, PyAny>, error: &PyErr) -> PyResult<Option<Violation>> {
     let kind = type_name(object);
-    if is_true(object, "is_deleted") {
+    Ok(if is_true(object, "is_deleted")? {
         let found = format_args!("an object of type {kind}");
         let violation = Violation::new(Rule::ArrayDeleted, Field::Object, found);
         Some(violation.with_hint(format!("its producer raised {}", raised(error))))
-    } else if let Some(layout) = other_layout(object) {
+    } else if let Some(layout) = other_layout(object)? {
         let found = format_args!("an object of type {kind} in the layout {layout}");
         Some(Violation::new(Rule::NotStrided, Field::Object, found).with_hint(format!(
             "obj.to_dense() makes a strided one (of a nested tensor obj.to_padded_tensor(value)); the parts of a sparse \
@@ -42,37 +60,32 @@ pub(crate) fn state(object: &Bound<'_, PyAny>, error: &PyErr) -> Option<Violatio
         )))
     } else {
         None
-    }
-}
-
-/// Whether a method without arguments returns what is true.
-fn is_true(object: &Bound<'_, PyAny>, method: &str) -> bool {
-    release::dropping(|| {
-        let answer = object.call_method0(method);
-        answer.is_ok_and(|answer| answer.is_truthy().unwrap_or(false))
     })
 }
 
+/// Whether a method without arguments returns what is true.
+fn is_true(object: &Bound<'_, PyAny>, method: &str) -> PyResult<bool> {
+    let answer = asked(object.py(), || object.call_method0(method)?.is_truthy())?;
+    Ok(answer == Some(true))
+}
+
 /// Returns the name of an array's layout that has no strides: that of torch's attribute `layout`, or of a method.
-fn other_layout(object: &Bound<'_, PyAny>) -> Option<String> {
-    let layout = release::dropping(|| {
-        object.get_type().getattr("layout").ok()?;
-        let layout = object.getattr("layout").ok()?;
-        Some(layout.str().ok()?.to_string_lossy().into_owned())
-    });
-    match layout {
+fn other_layout(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let layout = asked(object.py(), || {
+        object.get_type().getattr("layout")?;
+        let layout = object.getattr("layout")?;
+        Ok(layout.str()?.to_string_lossy().into_owned())
+    })?;
+    Ok(match layout {
         Some(layout) if layout.starts_with("torch.") && layout != "torch.strided" => Some(layout),
-        _ if is_true(object, "is_sparse") => Some("sparse".to_owned()),
+        _ if is_true(object, "is_sparse")? => Some("sparse".to_owned()),
         // Nested tensors call themselves strided.
         Some(layout) if layout == "torch.strided" => {
-            let is_nested = release::dropping(|| {
-                let nested = object.getattr("is_nested");
-                nested.is_ok_and(|nested| nested.is_truthy().unwrap_or(false))
-            });
-            is_nested.then(|| "nested".to_owned())
+            let is_nested = asked(object.py(), || object.getattr("is_nested")?.is_truthy())?;
+            (is_nested == Some(true)).then(|| "nested".to_owned())
         }
         _ => None,
-    }
+    })
 }
 
 /// Returns the error of a call of an attribute that is no function, as an absent one; else the producer's own
@@ -85,8 +98,14 @@ pub(crate) fn failed_call(
     field: Field,
     error: PyErr,
 ) -> PyErr {
-    if error.is_instance_of::<PyTypeError>(object.py())
-        && let Ok(Some(attribute)) = getattr::optional(object, name)
+    if !error.is_instance_of::<PyTypeError>(object.py()) {
+        return failed(object, error);
+    }
+    let attribute = match asked(object.py(), || getattr::optional(object, name)) {
+        Ok(attribute) => attribute.flatten(),
+        Err(of_the_process) => return of_the_process,
+    };
+    if let Some(attribute) = attribute
         && !attribute.is_callable()
     {
         release::drop_now(error);
@@ -97,20 +116,33 @@ pub(crate) fn failed_call(
     failed(object, error)
 }
 
-/// Adds the remedy for an object that has `__dlpack__` though its type has none: `weakref.proxy`, a wrapper with
-/// `__getattr__`.
+/// Whether an object has an attribute, for a remedy.
+///
+/// # Errors
+/// Those of [`asked`].
 #[cold]
-pub(crate) fn with_type_hint(violation: Violation, object: &Bound<'_, PyAny>) -> Violation {
-    let is_there = release::dropping(|| {
-        getattr::has(object, &names(object.py()).dlpack).unwrap_or(false)
-            && !getattr::type_has(object, &names(object.py()).dlpack).unwrap_or(true)
+pub(crate) fn seems_to_have(object: &Bound<'_, PyAny>, name: &Py<PyString>) -> PyResult<bool> {
+    let answer = asked(object.py(), || getattr::has(object, name))?;
+    Ok(answer == Some(true))
+}
+
+/// Builds the error, with the remedy for an object that has `__dlpack__` though its type has none: `weakref.proxy`, a
+/// wrapper with `__getattr__`.
+#[cold]
+pub(crate) fn with_type_hint(violation: Violation, object: &Bound<'_, PyAny>) -> PyErr {
+    let dlpack = &names(object.py()).dlpack;
+    let is_there = seems_to_have(object, dlpack).and_then(|is_there| {
+        let of_type = asked(object.py(), || getattr::type_has(object, dlpack))?;
+        Ok(is_there && of_type == Some(false))
     });
     match is_there {
-        true => violation.with_hint(
+        Ok(true) => (violation.with_hint(
             "the object has __dlpack__ and its type does not: pass the array that it stands for, or give its type the \
              method",
-        ),
-        false => violation,
+        ))
+        .into(),
+        Ok(false) => violation.into(),
+        Err(of_the_process) => of_the_process,
     }
 }
 
