@@ -504,10 +504,10 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        let is_ordered = blocks::are_open() && request.order_for_block(py, this)?;
+        // Once: what the arguments call may convert the view again.
         let mut export = Export::decide(this.view().descriptor().borrowed(), &request)
             .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
-        if is_ordered {
+        if blocks::are_open() && request.order_for_block(py, this, &export)? {
             export = export.ordered();
         }
         if export.wants_order() {

@@ -98,6 +98,31 @@ ASKED = {
 
 
 @EACH_INTERPRETER
+@pytest.mark.parametrize("argument", ["max_version=(array, 0)", "dl_device=(array, 0)"])
+def test_an_export_in_a_block_reads_its_arguments_once(argument: str, interpreter: Interpreter) -> None:
+    """Read twice, an argument that exports the view again would have calls double at each level."""
+    exit_code, printed = interpreter.run(
+        BEFORE,
+        f"""
+        class Array:
+            def __index__(self):
+                calls.append(1)
+                if len(calls) <= 3:
+                    export()
+                return {1 if "max" in argument else 2}
+
+        calls, array = [], Array()
+        view = cd.view(dict(INTERFACE), device_id=0, owner=array, producer_stream=None)
+        export = lambda: view.__dlpack__({argument})
+        with cd.use_stream(256, device_id=0):
+            export()
+        assert len(calls) == 4, calls
+        """,
+    )
+    assert exit_code == 0, printed
+
+
+@EACH_INTERPRETER
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_explains_a_failure_does_not_convert_again_at_each_level(asked: str, interpreter: Interpreter) -> None:
     """After a RecursionError nothing is asked of the object: by two questions a level, calls would double at each."""

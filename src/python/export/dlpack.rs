@@ -74,7 +74,12 @@ impl DlpackRequest<'_, '_> {
     /// # Errors
     /// The rules of both orders; the driver's errors.
     #[cold]
-    pub(crate) fn order_for_block(&self, py: Python<'_>, this: &PyCaiView) -> PyResult<bool> {
+    pub(crate) fn order_for_block(
+        &self,
+        py: Python<'_>,
+        this: &PyCaiView,
+        export: &Export,
+    ) -> PyResult<bool> {
         let (view, device) = (this.view(), this.view().device());
         // For memory that the host reads, the host waits.
         if self.stream.is_some() || Platform::of(device) != Some(Platform::Cuda) {
@@ -84,15 +89,9 @@ impl DlpackRequest<'_, '_> {
         if work == Stream::LegacyDefault {
             return Ok(false);
         }
-        match Export::decide(view.descriptor().borrowed(), self) {
-            Ok(export) if export.transfer.is_none() => {}
+        if export.transfer.is_some() {
             // The copy is what has to be ready (`copy_for_block`).
-            Ok(_) => return Ok(false),
-            // The export is refused, and nothing ordered.
-            Err(refused) => {
-                release::drop_now(refused);
-                return Ok(false);
-            }
+            return Ok(false);
         }
         // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
         let request = Request::Stream(work);
