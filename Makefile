@@ -382,14 +382,14 @@ CORPORA     = $(BIN)/python -m conformance.fuzz.corpora
 LIBFUZZER   = PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
                   --target-dir $(FUZZ_ROOM)/libfuzzer
 # `$(call fuzz_python,PACKAGE,ENVIRONMENT VARIABLES)` runs whole calls on the extension in that folder.
-fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore $2 \
+fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $2 \
                   PYTHONPATH=$1:$(abspath conformance/kit/src):$(CURDIR) \
                   $(BIN)/python -m conformance.fuzz.run
 # A read of freed memory ends the process: Python's objects are freed at once, and the sanitizer knows them.
 SANITIZED   = PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
                   LD_PRELOAD=$$(cc -print-file-name=libasan.so)
 
-fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/sanitized/.built
+fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/sanitized/.built simulator
 	for target in $(FUZZED); do found=$(FUZZ_ROOM)/found/$$target; \
 	    $(CORPORA) unpack $$target $$found && $(LIBFUZZER) $$target $$found -- $(FUZZED_BY) \
 	        -max_total_time=$$(( $(MINUTES) * 30 / $(words $(FUZZED)) )) -artifact_prefix=$(FUZZ_ROOM)/$$target- || exit 1; \
@@ -401,7 +401,7 @@ fuzz: $(FUZZ_TOOLS)/bin/cargo-fuzz $(FUZZ_ROOM)/sanitized/.built
 	    --seconds $$(( $(MINUTES) * 30 )) --seed $$(date +%s) $(if $(KEEP),--keep)
 
 # The seed is fixed: a failure is the same one again.
-fuzz-stable: $(FUZZ_ROOM)/package/.built
+fuzz-stable: $(FUZZ_ROOM)/package/.built simulator
 	FUZZ_INPUTS=100000 cargo test --release --locked --manifest-path $(FUZZ)/Cargo.toml --target-dir $(FUZZ_ROOM)
 	$(call fuzz_python,$(FUZZ_ROOM)/package,PYTHONMALLOC=debug) --seconds 45
 

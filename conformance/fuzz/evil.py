@@ -56,12 +56,20 @@ class Bytes:
     def one_of(self, values: list[T]) -> T:
         return values[self.byte() % len(values)]
 
+    def made_by(self, makers: list[Callable[[], Any]]) -> Any:
+        """Returns what one of the functions makes."""
+        return self.one_of(makers)()
+
     def rarely(self) -> bool:
         return self.byte() % 8 == 7
 
 
 EDGES = [0, 1, -1, 2, 3, 4, 7, 8, 255, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 2**100, -(2**100)]
 TYPESTRS = ["<f4", "|u1", "<c8", "|V8", "|V16", ">f4", "<f5", "|t3", "f4", "<\ud800", "é4", "<f4\0", "\ud800"]
+
+
+#: The most questions that one input may cost: a few at each level of the deepest recursion.
+MOST_ASKED = 10_000
 
 
 class Case:
@@ -71,7 +79,23 @@ class Case:
         self.source = source
         self.containers: list[Any] = []
         self.made: list[abi.Made] = []
+        #: Those whose ownership was given away: each ends, once.
+        self.given: list[abi.Made] = []
+        #: The addresses of the tensors that a library has taken over.
+        self.taken: list[int] = []
         self.keep: list[object] = []
+        #: How often an object of the case was asked for something.
+        self.asked = 0
+        #: Whether the array is a tensor of another layout than its name tells, which nothing may be made of.
+        self.is_lie = False
+        #: What the functions of its exchange table do (`foreign`), and the stream that they name.
+        self.exported = self.imported = self.stream = 0
+        self.raised: type[Evil] = Evil
+
+    def is_too_much(self) -> bool:
+        """Counts a question; whether there have been more than any call needs, so that it is time to end."""
+        self.asked += 1
+        return self.asked > MOST_ASKED
 
     def strike(self) -> None:
         """Empties or refills what is being read."""
@@ -227,7 +251,7 @@ class Exporter:
         return (device.device_type, device.device_id) if self.evil != 6 else (2, 2**70)
 
 
-def a_tensor(case: Case) -> abi.Made:
+def a_tensor(case: Case, *, versioned: bool = False) -> abi.Made:
     source = case.source
     shape = tuple(source.one_of([0, 1, 2, 3, -1, 2**40, 2**62]) for _ in range(source.byte() % 4))
     _, host = block = host_memory(256)
@@ -242,7 +266,7 @@ def a_tensor(case: Case) -> abi.Made:
         device=source.one_of([(1, 0), (2, 0), (2, 1), (3, 0), (13, 0), (10, 0), (7, 0), (-5, 3)]),
         data=host if source.byte() % 2 else source.one_of([FAKE_POINTER, 0, 2**64 - 8]),
         byte_offset=source.one_of([0, 0, 0, 4, 2**63]),
-        versioned=source.byte() % 4 != 3,
+        versioned=source.byte() % 4 != 3 or versioned,
         version=source.one_of([(1, 3), (1, 0), (1, 2), (2, 0), (0, 0)]),
         flags=source.one_of([0, 1, 2, 4, 7, 255]),
         deleter=source.byte() != 255,

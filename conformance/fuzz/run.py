@@ -2,27 +2,38 @@
 
     python -m conformance.fuzz.run --seconds 30 [--seed 1] [--keep] [INPUT ...]
 
-Inputs are run by workers: the input at hand lies in a file, so that one that ends the process is known. An input that
-reaches new code is run again with its containers emptied after each collection in turn, goes on being changed, and is
-written to the corpus with --keep. An input given by name is run alone.
+Inputs are run by workers, on the simulated driver: the input at hand lies in a file, so that one that ends the process,
+or does not end, is known. An input that reaches new code is run again with its containers emptied after each collection
+in turn, goes on being changed, and is written to the corpus with --keep. Other workers have their inputs run by
+finalisers and functions of `atexit` while the interpreter ends. An input given by name is run alone, and at the end of
+an interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import faulthandler
 import gc
 import mmap
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 #: One input a line, in hex.
 CORPUS = Path(__file__).with_name("corpus.txt")
 LONGEST = 256
+#: The seconds after which an input is taken for one that never ends.
+PATIENCE = 60
+#: The inputs that one interpreter runs while it ends, and the part of the time that is for such.
+AT_THE_END, PART = 60, 0.25
 
 
 def mutated(rng: random.Random, pool: list[bytes]) -> bytes:
@@ -43,8 +54,8 @@ def mutated(rng: random.Random, pool: list[bytes]) -> bytes:
     return bytes(data[:LONGEST])
 
 
-def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
-    """Runs inputs in this process; the one at hand is in a file."""
+def work(given: list[bytes], seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
+    """Runs the inputs that are given, or those that are kept and others made of them; the one at hand is in a file."""
     import cai_dlpack._core as core
 
     from conformance.fuzz import target
@@ -58,14 +69,17 @@ def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
         print(f"without coverage: {error}", flush=True)
     gc.collect()
     gc.freeze()  # so that the many collections are short
-    rng, pool = random.Random(seed), [bytes.fromhex(line) for line in CORPUS.read_text().splitlines()]
-    queue, count, end = list(pool), 0, time.monotonic() + seconds
-    at_hand.write_bytes(bytes(2 + LONGEST))
+    rng, pool = random.Random(seed), given or kept()
+    queue, count, end = list(pool), 0, time.monotonic() + (0 if given else seconds)
+    armed = end - seconds - PATIENCE
     with at_hand.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
 
         def run(data: bytes) -> bool:
             """Runs one input; returns whether it has reached new code."""
-            nonlocal count
+            nonlocal count, armed
+            if time.monotonic() > armed + 1:
+                armed = time.monotonic()
+                faulthandler.dump_traceback_later(PATIENCE, exit=True)
             shared[:2] = len(data).to_bytes(2, "little")
             shared[2 : 2 + len(data)] = data
             if counters is not None:
@@ -87,17 +101,74 @@ def work(seconds: float, seed: int, at_hand: Path, keep: bool) -> None:
     print(f"{count} inputs, {len(pool)} kept{reached}", flush=True)
 
 
-def guarded(seconds: float, seed: int, keep: bool) -> bytes | None:
-    """Runs a worker; returns the input that has ended it, if one has."""
+class Last:
+    """Runs an input at its end, whatever of the interpreter is left by then."""
+
+    def __init__(self, target: Any, data: bytes, shared: mmap.mmap) -> None:
+        self.target, self.data, self.shared = target, data, shared
+
+    def __del__(self, os: Any = os, sys: Any = sys, suppress: Any = suppress) -> None:
+        self.shared[: 2 + len(self.data)] = len(self.data).to_bytes(2, "little") + self.data
+        try:
+            with suppress(*self.target.ALLOWED_TOO, NameError):
+                self.target.run_at_the_end(self.data)
+        except BaseException as error:
+            os.write(2, f"while the interpreter ends: {error!r}\n".encode())
+            os._exit(1)
+
+
+def end(inputs: list[bytes], at_hand: Path) -> None:
+    """Leaves objects that run inputs when this interpreter ends: of a module, of a cycle, and of `atexit`."""
+    from conformance.fuzz import target
+
+    gc.disable()
+    sys.setrecursionlimit(400)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    shared = mmap.mmap(os.open(at_hand, os.O_RDWR), 0)
+    for number, data in enumerate(inputs):
+        last: Any = Last(target, data, shared)
+        match number % 3:
+            case 0:
+                sys.modules["__main__"].__dict__[f"last_{number}"] = last
+            case 1:
+                last.me = last
+            case _:
+                atexit.register(last.__del__)
+        del last
+
+
+def guarded(mode: str, *arguments: str) -> bytes | None:
+    """Runs a worker on the simulated driver; returns the input that has ended it, if one has."""
     with tempfile.TemporaryDirectory() as folder:
         at_hand = Path(folder) / "input"
-        arguments = ["--worker", str(at_hand), "--seconds", f"{seconds:.1f}", "--seed", str(seed)]
-        command = [sys.executable, "-X", "faulthandler", "-m", "conformance.fuzz.run", *arguments]
-        ended = subprocess.run([*command, *(["--keep"] if keep else [])], check=False)
-        if ended.returncode == 0:
+        at_hand.write_bytes(bytes(2 + LONGEST))
+        simulated = [sys.executable, "-m", "cai_conformance", "simulate", "--"]
+        command = [sys.executable, "-X", "faulthandler", "-m", "conformance.fuzz.run", mode, str(at_hand), *arguments]
+        if subprocess.run([*simulated, *command], check=False).returncode == 0:
             return None
         found = at_hand.read_bytes()
         return found[2 : 2 + int.from_bytes(found[:2], "little")]
+
+
+def inputs_for_the_end(seed: int) -> list[bytes]:
+    rng, pool = random.Random(seed), kept()
+    return [rng.choice(pool) if rng.random() < 0.5 else mutated(rng, pool) for _ in range(AT_THE_END)]
+
+
+def kept() -> list[bytes]:
+    return [bytes.fromhex(line) for line in CORPUS.read_text().splitlines()]
+
+
+def searched(seconds: float, seed: int, keep: bool) -> bytes | None:
+    """Runs workers for a time; returns an input that fails."""
+    until = time.monotonic() + seconds
+    arguments = ["--seconds", f"{seconds * (1 - PART):.1f}", "--seed", str(seed), *(["--keep"] if keep else [])]
+    failing, ended = guarded("--worker", *arguments), 0
+    while failing is None and (ended == 0 or time.monotonic() < until):
+        failing = guarded("--end", "--seed", str(seed + ended))
+        ended += 1
+    print(f"{ended} interpreters have ended with {AT_THE_END} inputs each", flush=True)
+    return failing
 
 
 def main() -> int:
@@ -105,23 +176,25 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--worker", type=Path)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--end", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("inputs", nargs="*", type=Path)
     asked = parser.parse_args()
-    if asked.inputs:
-        from conformance.fuzz import target
-
-        for path in asked.inputs:
-            target.run(path.read_bytes())
-        return 0
-    if asked.worker is not None:
-        try:
-            work(asked.seconds, asked.seed, asked.worker, asked.keep)
-        except BaseException:
-            traceback.print_exc()
-            return 1
-        return 0
-    failing = guarded(asked.seconds, asked.seed, asked.keep)
+    given = [path.read_bytes() for path in asked.inputs]
+    try:
+        if asked.end is not None:
+            end(given or inputs_for_the_end(asked.seed), asked.end)
+            return 0
+        if asked.worker is not None:
+            work(given, asked.seconds, asked.seed, asked.worker, asked.keep)
+            return 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    if given:
+        names = [str(path) for path in asked.inputs]
+        return int(any(guarded(mode, *names) is not None for mode in ("--worker", "--end")))
+    failing = searched(asked.seconds, asked.seed, asked.keep)
     if failing is None:
         return 0
     path = Path(tempfile.gettempdir()) / f"cai-dlpack-fuzz-{asked.seed}"
