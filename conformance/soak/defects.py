@@ -271,4 +271,63 @@ DEFECTS = (
         "conformance/tests/test_source_rules.py",
         r"borrow: catches is False",
     ),
+    Defect(
+        "A refusal in a finaliser at the end of the interpreter is an abort",
+        (
+            Edit(
+                "src/python/cpython/counted.rs",
+                "    Python::try_attach(|_| found = ",
+                "    Python::attach(|_| found = ",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"interpreter is not initialized|while the interpreter ends",
+    ),
+    Defect(
+        "A class that a finaliser brings back into the cache of types is taken for another one at its address",
+        (
+            Edit(
+                "src/python/import/known_types.rs",
+                "watch.is_null() || unsafe { referent(watch) } == kind.cast()\n",
+                "watch.is_null() || unsafe { referent(watch) } == kind.cast() || true\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"the table of a class was called with an object of another",
+    ),
+    Defect(
+        "`__index__` of an argument recurses past the stack's end",
+        (Edit("src/python/cpython/int.rs", "        let _level = Level::begin(object.py())?;\n", ""),),
+        "fuzz-stable",
+        "",
+        r"Fatal Python error: Segmentation fault",
+    ),
+    Defect(
+        "A failure is explained at each level of an object that converts itself, so that calls double at each",
+        (
+            Edit(
+                "src/python/import/why_not.rs",
+                "    if is_of_the_process(object.py(), &error) {\n        return error;\n",
+                "    if !error.is_instance_of::<pyo3::exceptions::PyException>(object.py()) {\n        return error;\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"AssertionError: \d+ questions",
+    ),
+    Defect(
+        "A refusal drops a RecursionError of what would explain it, so that calls double at each level",
+        (
+            Edit(
+                "src/python/import/why_not.rs",
+                "        Err(error) if is_of_the_process(py, &error) => Err(error),\n        Err(_) => Ok(None),\n",
+                "        Err(_) => {\n            let _ = py;\n            Ok(None)\n        }\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"AssertionError: \d+ questions",
+    ),
 )
