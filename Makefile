@@ -382,7 +382,7 @@ CORPORA     = $(BIN)/python -m conformance.fuzz.corpora
 LIBFUZZER   = PATH="$(FUZZ_TOOLS)/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir $(FUZZ) --features libfuzzer \
                   --target-dir $(FUZZ_ROOM)/libfuzzer
 # `$(call fuzz_python,PACKAGE,ENVIRONMENT VARIABLES)` runs whole calls on the extension in that folder.
-fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $2 \
+fuzz_python = LLVM_PROFILE_FILE=/dev/null PYTHONWARNINGS=ignore $2 \
                   PYTHONPATH=$1:$(abspath conformance/kit/src):$(CURDIR) \
                   $(BIN)/python -m conformance.fuzz.run
 # A read of freed memory ends the process: Python's objects are freed at once, and the sanitizer knows them.
