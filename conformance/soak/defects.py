@@ -279,6 +279,7 @@ DEFECTS = (
                 "    Python::try_attach(|_| found = ",
                 "    Python::attach(|_| found = ",
             ),
+            Edit("src/python/module.rs", "    module.py().detach(|| Python::attach(|_| ()));\n", ""),
         ),
         "fuzz-stable",
         "",

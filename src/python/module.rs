@@ -48,6 +48,9 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     policy::read_environment()?;
     own_module::is_the_package();
     gil::learn(module.py());
+    // PyO3 looks once whether there is an interpreter, and panics if it has ended by then: also inside PyO3, where an
+    // exception of a finaliser is examined.
+    module.py().detach(|| Python::attach(|_| ()));
     view::set_detach(gil::detach);
     view::set_end_own(gil::end_own_objects);
     view::set_ask(exchange_table::ask);

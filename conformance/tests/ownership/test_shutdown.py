@@ -253,6 +253,8 @@ def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Inter
 #: what goes on until it asks for something that has ended.
 CALLS = {
     "view": ["cd.view(5)", "cd.view(array, device_id=0)", "cd.view(array, device_id='x')", "cd.view()"],
+    # Whose device is asked for: the refusal of the driver is examined.
+    "view, with a look at what was raised": ["cd.view(array, shape=(7,))"],
     "from_cai": ["cd.from_cai(5)"],
     "from_dlpack": ["cd.from_dlpack(5)", "cd.from_dlpack(view.__dlpack__(stream=-1))"],
     "to_dlpack": ["cd.to_dlpack(5)", "cd.to_dlpack(array, device_id=0, stream=-1)"],
