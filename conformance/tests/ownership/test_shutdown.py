@@ -253,8 +253,6 @@ def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Inter
 #: what goes on until it asks for something that has ended.
 CALLS = {
     "view": ["cd.view(5)", "cd.view(array, device_id=0)", "cd.view(array, device_id='x')", "cd.view()"],
-    # Whose device is asked for: the refusal of the driver is examined.
-    "view, with a look at what was raised": ["cd.view(array, shape=(7,))"],
     "from_cai": ["cd.from_cai(5)"],
     "from_dlpack": ["cd.from_dlpack(5)", "cd.from_dlpack(view.__dlpack__(stream=-1))"],
     "to_dlpack": ["cd.to_dlpack(5)", "cd.to_dlpack(array, device_id=0, stream=-1)"],
@@ -300,3 +298,21 @@ def test_what_a_finaliser_calls_at_the_end_is_refused_or_done(calls: str, interp
     # Nothing is converted before the end: what is made at the first call is made then.
     exit_code, printed = interpreter.run(f"CODES = {CALLS[calls]!r}\n", BEFORE, code)
     assert (exit_code, len(printed.split())) == (0, len(CALLS[calls])), printed
+
+
+@pytest.mark.parametrize("call", ["cd.view(array)", "cd.view(cai(shape=5))", "cd.view(cai(typestr='x'))"])
+@EACH_INTERPRETER
+def test_the_first_call_of_all_may_be_a_finaliser_s(call: str, interpreter: Interpreter) -> None:
+    """PyO3 looks once whether there is an interpreter, and has looked by then."""
+    code = f"""
+        class Last:
+            def __del__(self, cd=cd, cai=cai, array=cai(), write=os.write, BaseException=BaseException):
+                try:
+                    {call}
+                except BaseException as refused:
+                    write(1, type(refused).__name__.encode())
+
+        last = Last()
+    """
+    exit_code, printed = interpreter.run(BEFORE, code)
+    assert exit_code == 0 and (printed == "DriverError" or printed.endswith("Refusal")), printed
