@@ -151,10 +151,16 @@ OF_VIEW = ["device_id", "producer_stream", "dtype", "shape", "read_only", "owner
 OF_DLPACK = ["stream", "max_version", "dl_device", "copy"]
 
 
+#: What has memory copied, which must be there: of an array that lies about it a copy may end the process.
+COPIES = ["dl_device", "device", "copy"]
+
+
 def keywords(case: Case, *names: str) -> dict[str, Any]:
     """Returns some of the keywords, and rarely one that no function has."""
     source = case.source
     chosen: dict[str, Any] = {name: VALUES[name](case) for name in names if source.rarely()}
+    if not case.has_memory:
+        chosen = {name: value for name, value in chosen.items() if name not in COPIES}
     if source.byte() == 255:
         chosen[source.one_of(["x", "\ud800", "".join(["stre", "am"])])] = None
     return chosen
@@ -303,7 +309,7 @@ OF_A_VIEW: list[Callable[[Case, Any], Any]] = [
     lambda case, view: in_a_block(case, view.consume(a_stream(case), **keywords(case, "strict")), lambda: None),
     lambda case, view: view.on(a_stream(case)),
     lambda case, view: view.synchronize(),
-    lambda case, view: view.__array__(a_dtype(case), a_flag(case)),
+    lambda case, view: view.__array__(a_dtype(case), a_flag(case)) if case.has_memory else view.__array__(),
     lambda case, view: view.field(case.source.one_of(["x", ""]), **keywords(case, "dtype")),
     lambda case, view: cd.view(view, **keywords(case, *OF_VIEW)),
     lambda case, view: cd.explain(view, **keywords(case, "to", "stream", *OF_VIEW)),
@@ -356,6 +362,7 @@ def on_the_device(case: Case) -> Any:
 
 def a_view(case: Case) -> Any:
     stream = case.source.one_of([None, 1, 2, STREAM])
+    case.has_memory = True
     return cd.view(interface(data=(MEMORY, False), stream=stream), device_id=0, owner=MEMORY)
 
 

@@ -86,6 +86,8 @@ class Case:
         self.keep: list[object] = []
         #: How often an object of the case was asked for something.
         self.asked = 0
+        #: Whether the memory of the array is there, so that it may be copied.
+        self.has_memory = False
         #: Whether the array is a tensor of another layout than its name tells, which nothing may be made of.
         self.is_lie = False
         #: What the functions of its exchange table do (`foreign`), and the stream that they name.
