@@ -138,8 +138,7 @@ absent! {
         cuGraphExecExternalSemaphoresWaitNodeSetParams
         cuGraphExternalSemaphoresSignalNodeGetParams
         cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-        cuGraphExternalSemaphoresWaitNodeSetParams cuMemPoolGetAccess
-        cuMemPoolSetAccess;
+        cuGraphExternalSemaphoresWaitNodeSetParams;
     11030:
         cuFlushGPUDirectRDMAWrites cuGraphDebugDotPrint cuGraphReleaseUserObject
         cuUserObjectRetain;

@@ -1,6 +1,6 @@
 //! Records of the objects that the driver's handles name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::abi::arguments::{ContextHandle, PoolHandle};
@@ -91,6 +91,8 @@ impl Event {
 /// A memory pool: a name under which memory is counted, and attributes that are kept.
 pub(crate) struct Pool {
     pub(crate) device: usize,
+    /// The other devices that reach its memory: what cuMemPoolSetAccess has granted in this process.
+    pub(crate) peers: BTreeSet<usize>,
     pub(crate) attributes: BTreeMap<u32, u64>,
     /// What other processes know it by, if it can be exported or was imported.
     pub(crate) file: Option<PoolFile>,
@@ -100,9 +102,15 @@ impl Pool {
     pub(crate) fn new(device: usize, file: Option<PoolFile>) -> Pool {
         Pool {
             device,
+            peers: BTreeSet::new(),
             attributes: BTreeMap::from([(1, 1), (2, 1), (3, 1)]),
             file,
         }
+    }
+
+    /// Returns whether work of a device may touch its memory.
+    pub(crate) fn is_reached_by(&self, device: usize) -> bool {
+        device == self.device || self.peers.contains(&device)
     }
 
     /// Returns whether the pool is another process's, of which no memory can be allocated here.

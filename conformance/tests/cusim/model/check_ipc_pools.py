@@ -12,7 +12,7 @@ from conformance.tests.cusim.model.check_memory import code_of
 from conformance.tests.cusim.model.driver import Driver
 from conformance.tests.cusim.model.other import Other
 
-INVALID_VALUE, MAP_FAILED, INVALID_HANDLE, ILLEGAL_ADDRESS, NOT_SUPPORTED = 1, 205, 400, 700, 801
+INVALID_VALUE, INVALID_DEVICE, MAP_FAILED, INVALID_HANDLE, ILLEGAL_ADDRESS, NOT_SUPPORTED = 1, 101, 205, 400, 700, 801
 IPC_CAPABLE, ALLOWED_HANDLE_TYPES, MEMPOOL_HANDLE = 10, 14, 17
 
 
@@ -189,3 +189,78 @@ def test_a_free_over_there_is_ordered_by_its_stream(cu: Driver, other: Other, po
     other.cu.destroy_stream(theirs)
     other.cu.destroy_pool(there)
     cu.free_async(memory, stream)
+
+
+# --- which devices reach a pool ---
+
+NONE, READ_WRITE = 0, 3
+
+
+def primary(cu: Driver, device: int) -> int:
+    context = cu.retain(device)
+    cu("cuDevicePrimaryCtxRelease_v2", device)
+    return context
+
+
+@pytest.fixture
+def on_two_devices(cu: Driver, sim: Sim) -> Iterator[tuple[int, int]]:
+    """A pool of device 0 and memory of it; the current context is of device 1."""
+    first, second = (primary(cu, device) for device in (0, 1))
+    pool = cu.create_pool()
+    stream = cu.stream()
+    memory = cu.alloc_from_pool(64, pool, stream)
+    cu.wait_for(stream)
+    cu.set_current(second)
+    yield pool, memory
+    cu.set_current(first)
+    cu.free_async(memory, stream)
+    cu.wait_for(stream)
+    cu.destroy_stream(stream)
+    cu.destroy_pool(pool)
+
+
+def test_another_device_reaches_a_pool_that_was_granted_to_it_alone(
+    cu: Driver, on_two_devices: tuple[int, int]
+) -> None:
+    pool, memory = on_two_devices
+    stream, own = cu.stream(), cu.alloc(64)
+    reading = (cu.copy_async, own, memory, 64, stream)
+    writing = (cu.fill_async, memory, 1, 64, stream)
+    assert (cu.pool_access(pool, 0), cu.pool_access(pool, 1)) == (READ_WRITE, NONE)
+    assert code_of(cu, *reading) == code_of(cu, *writing) == INVALID_VALUE
+    cu.set_pool_access(pool, {1: READ_WRITE})
+    assert cu.pool_access(pool, 1) == READ_WRITE
+    cu.fill_async(memory, 1, 64, stream)
+    cu.copy_async(own, memory, 64, stream)
+    cu.wait_for(stream)
+    assert cu.read(own, 64) == b"\1" * 64
+    cu.set_pool_access(pool, {1: NONE})
+    assert code_of(cu, *reading) == INVALID_VALUE
+    cu.free(own)
+    cu.destroy_stream(stream)
+
+
+def test_a_copy_between_contexts_needs_no_access(cu: Driver, on_two_devices: tuple[int, int]) -> None:
+    _, memory = on_two_devices
+    own = cu.alloc(64)
+    cu.copy_between(own, cu.current(), memory, primary(cu, 0), 64)
+    assert cu.read(own, 64) == b"\xa5" * 64
+    cu.free(own)
+
+
+def test_grants_are_made_together_or_not_at_all(cu: Driver, on_two_devices: tuple[int, int]) -> None:
+    pool, _ = on_two_devices
+    assert code_of(cu, cu.set_pool_access, pool, {1: READ_WRITE, 0: NONE}) == INVALID_VALUE, "its own device's"
+    assert code_of(cu, cu.set_pool_access, pool, {1: READ_WRITE, 9: NONE}) == INVALID_DEVICE
+    assert code_of(cu, cu.set_pool_access, pool, {1: 1}) == NOT_SUPPORTED, "reading alone"
+    assert cu.pool_access(pool, 1) == NONE
+
+
+def test_an_imported_pool_has_grants_of_its_own(cu: Driver, other: Other, pool: int) -> None:
+    cu.set_pool_access(pool, {1: READ_WRITE})
+    there = given(cu, other, pool, os.getpid())
+    assert other.cu.pool_access(there, 1) == NONE
+    other.cu.set_pool_access(there, {1: READ_WRITE})
+    cu.set_pool_access(pool, {1: NONE})
+    assert other.cu.pool_access(there, 1) == READ_WRITE
+    other.cu.destroy_pool(there)

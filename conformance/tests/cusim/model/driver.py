@@ -134,6 +134,10 @@ class Driver:
     def copy_async(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         self("cuMemcpyAsync", c_uint64(dst), c_uint64(src), c_size_t(nbytes), c_void_p(stream))
 
+    def copy_between(self, dst: int, dst_context: int, src: int, src_context: int, nbytes: int) -> None:
+        ends = (c_uint64(dst), c_void_p(dst_context), c_uint64(src), c_void_p(src_context))
+        self("cuMemcpyPeer", *ends, c_size_t(nbytes))
+
     def read_async(self, dst: int, address: int, nbytes: int, stream: int) -> None:
         self("cuMemcpyDtoHAsync_v2", c_void_p(dst), c_uint64(address), c_size_t(nbytes), c_void_p(stream))
 
@@ -176,6 +180,16 @@ class Driver:
 
     def destroy_pool(self, pool: int) -> None:
         self("cuMemPoolDestroy", c_void_p(pool))
+
+    def set_pool_access(self, pool: int, wanted: Mapping[int, int]) -> None:
+        # CUmemAccessDesc: a device, its number, the flags.
+        flat = [number for device, flags in wanted.items() for number in (1, device, flags)]
+        self("cuMemPoolSetAccess", c_void_p(pool), (c_uint * len(flat))(*flat), c_size_t(len(wanted)))
+
+    def pool_access(self, pool: int, device: int) -> int:
+        out = c_uint()
+        self("cuMemPoolGetAccess", byref(out), c_void_p(pool), (c_uint * 2)(1, device))
+        return out.value
 
     def alloc_from_pool(self, nbytes: int, pool: int, stream: int) -> int:
         out = c_uint64()

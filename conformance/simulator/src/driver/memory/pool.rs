@@ -29,6 +29,8 @@ exports! {
     Destroy 11020 cuMemPoolDestroy(pool: PoolHandle) = destroy;
     Query 11020 cuMemPoolGetAttribute(pool: PoolHandle, attribute: u32, value: Out<u8>) = get_attribute;
     Context 11020 cuMemPoolSetAttribute(pool: PoolHandle, attribute: u32, value: Out<u8>) = set_attribute;
+    Context 11020 cuMemPoolSetAccess(pool: PoolHandle, wanted: In<[u32; 3]>, count: usize) = set_access;
+    Query 11020 cuMemPoolGetAccess(flags: Out<u32>, pool: PoolHandle, location: In<[u32; 2]>) = get_access;
     Context 11020 cuMemPoolTrimTo(pool: PoolHandle, bytes: usize) = trim;
     Enqueue 11020 cuMemAllocAsync(address: Out<DeviceAddress>, bytes: usize, stream: StreamHandle) = alloc_async, per_thread "_ptsz";
     Enqueue 11020 cuMemAllocFromPoolAsync(address: Out<DeviceAddress>, bytes: usize, pool: PoolHandle, stream: StreamHandle) = alloc_from_pool, per_thread "_ptsz";
@@ -43,6 +45,12 @@ exports! {
 const LAST_SWITCH: u32 = 3;
 const RELEASE_THRESHOLD: u32 = 4;
 const LAST: u32 = 8;
+
+/// CU_MEM_LOCATION_TYPE_DEVICE.
+const ON_DEVICE: u32 = 1;
+/// CU_MEM_ACCESS_FLAGS_PROT_NONE and READWRITE.
+const NONE: u32 = 0;
+const READ_WRITE: u32 = 3;
 
 fn default_of(_: &Call, pool: Out<PoolHandle>, device: i32) -> Status {
     let world = lock();
@@ -75,7 +83,7 @@ fn set_current(_: &Call, device: i32, pool: PoolHandle) -> Status {
 fn create(_: &Call, pool: Out<PoolHandle>, properties: In<[u32; 4]>) -> Status {
     pool.check()?;
     let [kind, handles, location, device] = properties.get()?;
-    if kind != 1 || !matches!(handles, 0 | POSIX_FILE_DESCRIPTOR) || location != 1 {
+    if kind != 1 || !matches!(handles, 0 | POSIX_FILE_DESCRIPTOR) || location != ON_DEVICE {
         return Err(Code::NOT_SUPPORTED);
     }
     let mut world = lock();
@@ -128,6 +136,51 @@ fn set_attribute(_: &Call, pool: PoolHandle, attribute: u32, value: Out<u8>) -> 
     let known = world.pools.get_mut(pool)?;
     known.attributes.insert(attribute, given);
     Ok(())
+}
+
+/// Grants the memory of a pool to other devices, or takes it from them: all of the list, or nothing of it. A device's
+/// own access "cannot be revoked" (CUDA Programming Guide). An imported pool starts without the exporter's grants, and
+/// grants for itself.
+fn set_access(_: &Call, pool: PoolHandle, wanted: In<[u32; 3]>, count: usize) -> Status {
+    let mut world = lock();
+    let own = world.pools.get(pool)?.device;
+    let mut changes = Vec::new();
+    for index in 0..count {
+        let [location, device, flags] = wanted.get_at(index)?;
+        let device = peer_at(&world, location, device)?;
+        match flags {
+            NONE if device == own => return Err(Code::INVALID_VALUE),
+            NONE | READ_WRITE => changes.push((device, flags == READ_WRITE)),
+            _ => return Err(Code::NOT_SUPPORTED),
+        }
+    }
+    let pool = world.pools.get_mut(pool)?;
+    for (device, granted) in changes {
+        if granted {
+            pool.peers.insert(device);
+        } else {
+            pool.peers.remove(&device);
+        }
+    }
+    Ok(())
+}
+
+fn get_access(_: &Call, flags: Out<u32>, pool: PoolHandle, location: In<[u32; 2]>) -> Status {
+    flags.check()?;
+    let [location, device] = location.get()?;
+    let world = lock();
+    let device = peer_at(&world, location, device)?;
+    let reached = world.pools.get(pool)?.is_reached_by(device);
+    flags.put(if reached { READ_WRITE } else { NONE })
+}
+
+/// Returns the device of a CUmemLocation; the host's access to a pool is not modelled.
+fn peer_at(world: &World, location: u32, device: u32) -> Result<usize, Code> {
+    if location != ON_DEVICE {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    world.device(device as i32)?;
+    Ok(device as usize)
 }
 
 /// Checks the handle only: pools keep no free memory.
