@@ -9,6 +9,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import cai_dlpack as cd
@@ -127,6 +128,34 @@ def test_a_handle_is_opened_twice_and_by_more_than_one_process(
         assert there(other.values, "two") == another(other.values, "view") == NUMBERS
         there(other.closed, "two")
         another(other.closed, "view")
+
+
+def opened_by_threads(given: list[bytes], rounds: int) -> list[bytes]:
+    """Opens, reads and drops buffers, each on a thread, at once; what they have read."""
+    machine = other.machine()
+    starts, found = threading.Barrier(len(given)), []
+
+    def opens(handle: bytes) -> None:
+        machine.set_current(0)
+        stream = machine.stream()
+        for _ in range(rounds):
+            starts.wait()
+            found.append(np.from_dlpack(cd.open(handle, stream=stream), device="cpu").tobytes())
+
+    running = [threading.Thread(target=opens, args=(handle,), daemon=True) for handle in given]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("buffers", [1, 4])
+def test_threads_open_buffers_at_once(lazy: Machine, resource: DeviceMemoryResource, buffers: int) -> None:
+    """cuda.core 1.2.2 by itself hangs, or unmaps what another thread has just mapped (cuda-python #2840 and #2848)."""
+    with ExitStack() as blocks, Other() as process:
+        given = [blocks.enter_context(cd.share(pending(lazy, allocated(resource)))) for _ in range(buffers)]
+        assert process(opened_by_threads, given * (4 // buffers), 50) == [NUMBERS] * 200
 
 
 def test_a_key_of_their_own_opens_it(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:

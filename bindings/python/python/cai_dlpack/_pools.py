@@ -14,6 +14,7 @@ import pickle
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -21,6 +22,20 @@ from typing import Any
 #: What takes longer hangs.
 _SECONDS = 30
 _PROOF = 32
+
+#: Held while cuda.core imports or frees. cuda.core 1.2.2 waits for the GIL with a lock that others wait for with the
+#: GIL: two threads that import at once hang (cuda-python #2840), and what one thread frees is unmapped for another that
+#: has just imported it (#2848). Reentrant: an import may collect garbage, which frees.
+_alone = threading.RLock()
+
+
+def _in_child() -> None:
+    """Replaces the lock in a forked child, whose copy another thread of the parent may have held."""
+    global _alone
+    _alone = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], Giver] | None:
@@ -61,7 +76,8 @@ class Mapped:
         self.range = (int(buffer.handle), buffer.size)
 
     def __del__(self) -> None:
-        self.buffer.close()
+        with _alone:
+            self.buffer.close()
         del self._held
 
 
@@ -93,14 +109,25 @@ class _Unpickler(pickle.Unpickler):
         is_of_cuda_core = module.startswith("cuda.core.") and "__" not in name
         if not (is_of_cuda_core or (module, name) == ("uuid", "UUID")):
             raise pickle.UnpicklingError(f"a handle of memory of a pool names {module}.{name}")
-        return super().find_class(module, name)
+        found = super().find_class(module, name)
+        return _by_one_thread(found) if "." in name else found
 
 
 def _method(of: Any, name: str) -> Any:
     """Returns a method of a class of cuda.core's."""
     if not (isinstance(of, type) and of.__module__.startswith("cuda.core.")) or "__" in name:
         raise pickle.UnpicklingError(f"a handle of memory of a pool names {name} of {of!r}")
-    return getattr(of, name)
+    return _by_one_thread(getattr(of, name))
+
+
+def _by_one_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that imports a pool or a buffer, as one that one thread at a time calls."""
+
+    def called(*arguments: object) -> Any:
+        with _alone:
+            return method(*arguments)
+
+    return called
 
 
 class _Descriptor:
