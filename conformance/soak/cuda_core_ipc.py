@@ -4,9 +4,9 @@
     python -m conformance.soak.cuda_core_ipc CHECKOUT
 
 The tag has to be that of the installed cuda-core: the tests are run against that, and none of the checkout's library is
-used. What passes, and the reason of what does not, goes to `conformance/results/cuda-core-ipc.txt`. Exits with 1 if
-nothing has passed, or the tests could not be collected: what the simulator lacks is told, and no failure of this
-project.
+used. A folder that is no whole checkout says in its `ORIGIN.txt` what it has, and what was changed. That, the number that
+has passed, and the reason of what has not go to `conformance/results/cuda-core-ipc.txt`. Exits with 1 if the tests could
+not be collected, or fewer have passed than `LEAST`: what the simulator lacks is told, and no failure of this project.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "conformance" / "results" / "cuda-core-ipc.txt"
 TESTS = Path("cuda_core") / "tests" / "memory_ipc"
 SECONDS = 1800
+# CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED is of memory that is mapped by parts, which the
+# simulator exports to nobody, and 0 there; the tests ask it before they make a pool, and would skip all.
+POSIX_FILE_DESCRIPTOR = 103
+
+
+# Some four pass without a driver that shares anything.
+LEAST = 40
+WRONG = ("failed", "error")
 
 
 class Outcome(NamedTuple):
@@ -48,6 +56,8 @@ def run(checkout: Path, report: Path) -> int:
         "simulate",
         "--devices",
         "2",
+        "--attribute",
+        f"{POSIX_FILE_DESCRIPTOR}=1",
         "--",
         sys.executable,
         "-m",
@@ -71,11 +81,14 @@ def outcomes(report: Path) -> Iterator[Outcome]:
             yield Outcome(name, {"failure": "failed"}.get(found.tag, found.tag), reason[0][:200])
 
 
-def text(found: list[Outcome], version: str) -> str:
+def text(found: list[Outcome], version: str, origin: str = "") -> str:
     counts = Counter(outcome.what for outcome in found)
     told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     lines = [f"{today()} {commit()}: cuda-core {version}, its tests/memory_ipc on the simulated driver: {told}."]
-    lines += [f"{outcome.what}: {outcome.test}: {outcome.reason}" for outcome in found if outcome.what != "passed"]
+    lines += [origin.strip()] if origin else []
+    others = Counter(f"{outcome.what}: {outcome.reason}" for outcome in found if outcome.what == "skipped")
+    lines += [f"{count} {reason}" for reason, count in others.items()]
+    lines += [f"{outcome.what}: {outcome.test}: {outcome.reason}" for outcome in found if outcome.what in WRONG]
     return "\n".join([*lines, ""])
 
 
@@ -88,12 +101,13 @@ def main() -> int:
         report = Path(folder) / "report.xml"
         run(checkout, report)
         found = list(outcomes(report)) if report.exists() else []
-    if not any(outcome.what == "passed" for outcome in found):
-        print(
-            "nothing has passed, or nothing was collected: is the checkout of the installed version?", file=sys.stderr
-        )
+    passed = sum(outcome.what == "passed" for outcome in found)
+    if passed < LEAST:
+        print(f"{passed} of {len(found)} have passed: is the checkout of the installed version?", file=sys.stderr)
         return 1
-    RESULTS.write_text(text(found, importlib.metadata.version("cuda-core")), encoding="utf-8")
+    origin = checkout / "ORIGIN.txt"
+    told = origin.read_text(encoding="utf-8") if origin.exists() else ""
+    RESULTS.write_text(text(found, importlib.metadata.version("cuda-core"), told), encoding="utf-8")
     print(RESULTS.read_text(encoding="utf-8"))
     return 0
 
