@@ -455,7 +455,7 @@ def test_a_worker_that_is_killed_is_an_error_and_nothing_is_left(doomed: Any) ->
     assert has_live(client, other, base)
 
 
-# Later all of it may have arrived: distributed itself then keeps the answer, which it confirms to the dead worker.
+# Later all of it may have arrived, and the test below is about that.
 @pytest.mark.parametrize("seconds", [0, 0.002])
 def test_what_a_worker_was_sending_as_it_was_killed_is_computed_again(doomed: Any, seconds: float) -> None:
     client, process, one, other = doomed
@@ -471,12 +471,51 @@ def test_what_a_worker_was_sending_as_it_was_killed_is_computed_again(doomed: An
     assert has_live(client, other, base)
 
 
+def test_what_has_arrived_of_a_worker_that_is_killed_before_the_confirmation_is_computed_again(doomed: Any) -> None:
+    """The right bytes; the receiver keeps what arrived in the traceback of its log's record, as distributed does it."""
+    client, process, one, other = doomed
+    size = 1 << 16
+    base = client.run(live, workers=[other])[other]
+    made = client.submit(device_array, 0, size, workers=[one], allow_other_workers=True, pure=False)
+    assert made.exception(timeout=30) is None
+    client.run(confirms_to_the_dead, process.pid, workers=[other])
+    read = client.submit(content, made, workers=[other])
+    assert read.result(timeout=60) == np.arange(size, dtype=np.float64).tobytes()
+    del made, read
+    assert has_live(client, other, base + 1)
+    client.run(forget_log, workers=[other])
+    assert has_live(client, other, base)
+
+
+def confirms_to_the_dead(sender: int) -> None:
+    """Ends the sender when all has arrived: the next confirmation of this process fails."""
+    from distributed.comm import CommClosedError
+    from distributed.comm.tcp import TCP
+
+    before = TCP.write
+
+    async def write(comm: Any, message: Any, *arguments: Any, **named: Any) -> Any:
+        if message != "OK":
+            return await before(comm, message, *arguments, **named)
+        TCP.write = before
+        os.kill(sender, signal.SIGKILL)
+        raise CommClosedError("the sender is dead")
+
+    TCP.write = write
+
+
+def forget_log() -> None:
+    from distributed.utils import DequeHandler
+
+    DequeHandler.clear_all_instances()
+
+
 def content(view: cd.CaiView) -> bytes:
     return np.from_dlpack(view, device="cpu").tobytes()
 
 
 def dies_as_it_sends(seconds: float) -> None:
-    """The next view that leaves this process is its last: 32 MiB are not sent in some thousandths of a second."""
+    """The next view that leaves this process is its last: 32 MiB are not sent in two thousandths of a second."""
     from cai_dlpack import dask
 
     module: Any = dask
