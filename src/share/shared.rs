@@ -319,7 +319,7 @@ fn check_memory(info: &Sharing, pointer: u64) -> Result<(), Violation> {
             ),
             (true, _) => (
                 "memory of a pool that is exported as a whole",
-                "its library shares it: share cuda.core's Buffer itself, or a view with owner=buffer; torch.multiprocessing sends torch's tensors",
+                "its library shares it: share cuda.core's Buffer itself, or a view with owner=buffer",
             ),
             (false, 0) => (
                 "memory without a handle: another process's, or mapped (cuMemCreate) without a handle type",
@@ -327,7 +327,7 @@ fn check_memory(info: &Sharing, pointer: u64) -> Result<(), Violation> {
             ),
             (false, _) => (
                 "mapped memory (cuMemCreate), which is exported by its own handles",
-                COPY,
+                "copy it to memory of cuMemAlloc (cudaMalloc); torch.multiprocessing sends torch's tensors of expandable_segments",
             ),
         },
     };

@@ -206,7 +206,10 @@ fn memory_is_refused_by_its_name() {
     script.exportable(0, true);
     assert_eq!(refused("memory without a handle"), Rule::ShareMemory);
     script.exportable(1, true);
-    assert_eq!(refused("mapped memory (cuMemCreate)"), Rule::ShareMemory);
+    assert_eq!(
+        refused("torch.multiprocessing sends torch's tensors of expandable_segments"),
+        Rule::ShareMemory
+    );
     script
         .device_memory(0x7005_0000, 4096, 0, 0xc0)
         .managed(0x7005_0000);
