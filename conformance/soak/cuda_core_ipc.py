@@ -4,9 +4,9 @@
     python -m conformance.soak.cuda_core_ipc CHECKOUT
 
 The tag has to be that of the installed cuda-core: the tests are run against that, and none of the checkout's library is
-used. A folder that is no whole checkout says in its `ORIGIN.txt` what it has, and what was changed. That, the number that
-has passed, and the reason of what has not go to `conformance/results/cuda-core-ipc.txt`. Exits with 1 if the tests could
-not be collected, or fewer have passed than `LEAST`: what the simulator lacks is told, and no failure of this project.
+used. A folder that is no whole checkout has a file `ORIGIN.txt`, which says what it is. That, the counts and the reason
+of what has not passed go to `conformance/results/cuda-core-ipc.txt`. Exits with 1 if the tests could not be collected,
+or fewer have passed than `LEAST`: what the simulator lacks is told, and no failure of this project.
 """
 
 from __future__ import annotations
