@@ -1,7 +1,8 @@
 """Views between two workers of Dask over UCXX: memory of the host, as it is.
 
 Not run: device memory. Its receiver allocates by RMM, and both ends wait by CUDA's runtime library, which asks the
-driver for a table of functions that is not documented (`cuGetExportTable`), and which the simulated driver has not.
+driver for two tables of functions (`cuGetExportTable`) before its first call. What they hold is not published, so that
+the simulated driver has none: it would answer by a guess (docs/cusim.md).
 """
 
 from __future__ import annotations
