@@ -153,10 +153,10 @@ def try_in(file: Path, python: str, folder: Path) -> None:
 def trials(wheel: Wheel, file: Path, folder: Path) -> list[str]:
     """Tries a wheel on each interpreter that can; returns what was done, and why something was not."""
     if not wheel.platform.target.startswith(f"{os.uname().machine}-unknown-linux-gnu"):
-        reason = emulated.missing(wheel.platform.target, wheel.interpreters)
+        reason = emulated.missing(wheel.platform.target, wheel.interpreters, TARGET.parent)
         if reason:
             return [f"not tried: {reason}"]
-        return [emulated.try_in(file, HERE / "trial.py", TARGET / "emulated", run)]
+        return [emulated.try_in(wheel.platform.target, file, HERE / "trial.py", TARGET.parent, run)]
     done = []
     for version in wheel.interpreters:
         python = interpreter(version)

@@ -520,7 +520,8 @@ mod tests {
                 is_back.store(true, Ordering::Release);
                 stats::DRAINED.add();
                 let (is_found, at) = waits.join().expect("no panic");
-                assert!(is_found && at - ended < LIMIT / 2, "{what}");
+                // At the limit it would have been given up, and not found.
+                assert!(is_found && at - ended < LIMIT, "{what}");
             });
         }
     }
