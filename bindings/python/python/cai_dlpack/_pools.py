@@ -79,7 +79,9 @@ class Mapped:
         self._driver = driver
         # cuda.core has imported it in the current context.
         _, self._context = driver.cuCtxGetCurrent()
-        _, self._stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        failed, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        # Without room for one, the default stream, behind everything.
+        self._stream = 0 if failed else stream
 
     def __del__(self) -> None:
         """Frees the buffer on a stream of its own, behind nothing: the devices have done what used it. And waits.
@@ -94,7 +96,8 @@ class Mapped:
             driver.cuCtxPushCurrent(self._context)
             self.buffer.close(Stream.from_handle(int(self._stream)))
             driver.cuStreamSynchronize(self._stream)
-            driver.cuStreamDestroy(self._stream)
+            if self._stream:
+                driver.cuStreamDestroy(self._stream)
             driver.cuCtxPopCurrent()
         del self._held
 

@@ -86,23 +86,15 @@ impl Memory {
         }
     }
 
-    /// Returns the kind of memory that a place is in, for the rules about blocking.
+    /// Returns the kind of memory that a place is in.
     pub(crate) fn side(&self, place: &Place) -> Side {
-        if !matches!(place, Place::Known { .. }) {
+        let Place::Known { base, .. } = place else {
             return Side::Pageable;
-        }
-        match self.kind(place) {
+        };
+        match self.at_base(*base).map(|range| range.kind) {
             Some(Kind::Pinned(_) | Kind::Registered(_)) => Side::Pinned,
             Some(Kind::Managed) => Side::Managed,
             _ => Side::Device,
-        }
-    }
-
-    /// Returns the kind of the range that a place is in.
-    pub(crate) fn kind(&self, place: &Place) -> Option<Kind> {
-        match place {
-            Place::Known { base, .. } => self.at_base(*base).map(|range| range.kind),
-            _ => None,
         }
     }
 
