@@ -21,9 +21,9 @@ from conformance.tests.faults.world import Simulated
 
 #: Doubles in ctypes, which swallows a MemoryError in a callback and turns one in an argument into an ArgumentError.
 BY_CTYPES = ("tensor", "table", "exchange")
-#: NumPy's dicts: without memory it sets a value that is NULL, at which a CPython with assertions ends the process.
-#: In 3.15 its interface of records without memory is one without fields, and nothing is raised.
-BY_NUMPY = ("NumPy",) if hasattr(sys, "gettotalrefcount") else ("NumPy, structs",) * (sys.version_info >= (3, 15))
+#: NumPy's dicts: without memory for a value it sets one that is NULL (`array_interface_get`), at which CPython ends the
+#: process. Which of its allocations is CPython's free list's depends on what was freed before.
+BY_NUMPY = ("NumPy",)
 #: CPython 3.11's own: a Python function that raises ValueError does the same.
 CPYTHONS = "error return without exception set"
 #: NumPy's, for a dict of fields whose names it could not look up.
