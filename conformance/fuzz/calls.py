@@ -54,7 +54,7 @@ def recursing(case: Case) -> Any:
 
     value: Any = Fresh()
     plain = cd.view(interface(), device_id=0, owner=MEMORY)
-    Fresh.__index__ = case.source.one_of(  # type: ignore[attr-defined]
+    converts: Any = case.source.one_of(
         [
             functools.partial(cd.use_stream, value),
             functools.partial(cd.view, interface(), owner=MEMORY, device_id=value),
@@ -64,6 +64,8 @@ def recursing(case: Case) -> Any:
             functools.partial(plain.__dlpack__, dl_device=(value, 0)),
         ]
     )
+    # From 3.14 on a partial function of a class is bound to its object.
+    Fresh.__index__ = staticmethod(converts)  # type: ignore[attr-defined]
     sys.setrecursionlimit(10_000)
     return value
 

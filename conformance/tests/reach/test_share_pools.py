@@ -16,6 +16,7 @@ import cai_dlpack as cd
 import numpy as np
 import pytest
 from cai_dlpack import _pools
+from cuda.bindings import driver
 from cuda.core import Buffer, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, Stream
 
 from conformance.tests.expectations.refusal import refuse
@@ -323,3 +324,34 @@ def test_threads_and_files_are_given_back(lazy: Machine, resource: DeviceMemoryR
             there(other.opened, "view", handle)
             there(other.closed, "view")
     assert eventually(lambda: threading.active_count() <= threads and other.counted()["files"] <= before)
+
+
+class Memory:
+    """A buffer of no pool, which may not let itself be closed."""
+
+    handle, size = 4096, 8
+
+    def __init__(self, is_stubborn: bool) -> None:
+        self.is_stubborn = is_stubborn
+
+    def close(self, _: Any) -> None:
+        if self.is_stubborn:
+            raise MemoryError
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("is_stubborn", [False, True])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_end_of_a_buffer_leaves_the_current_context(lazy: Machine, is_gone: bool, is_stubborn: bool) -> None:
+    """Whether its own context is there or not, and though it cannot be freed."""
+    Device(0).set_current()
+    mapped = _pools.Mapped(Memory(is_stubborn), None)
+    if is_gone:
+        mapped._context = driver.CUcontext(0)
+    Device(1).set_current()
+    _, before = driver.cuCtxGetCurrent()
+    del mapped
+    gc.collect()
+    _, after = driver.cuCtxGetCurrent()
+    assert int(after) == int(before)
+    Device(0).set_current()

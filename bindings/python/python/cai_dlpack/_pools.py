@@ -93,12 +93,16 @@ class Mapped:
 
         driver = self._driver
         with _alone:
-            driver.cuCtxPushCurrent(self._context)
-            self.buffer.close(Stream.from_handle(int(self._stream)))
-            driver.cuStreamSynchronize(self._stream)
-            if self._stream:
-                driver.cuStreamDestroy(self._stream)
-            driver.cuCtxPopCurrent()
+            # Refused if the context is gone; what is popped then would be the caller's.
+            (refused,) = driver.cuCtxPushCurrent(self._context)
+            try:
+                self.buffer.close(Stream.from_handle(int(self._stream)))
+                driver.cuStreamSynchronize(self._stream)
+                if self._stream:
+                    driver.cuStreamDestroy(self._stream)
+            finally:
+                if not refused:
+                    driver.cuCtxPopCurrent()
         del self._held
 
 
