@@ -19,6 +19,7 @@ from cai_conformance import Sim as Control
 from conformance.tests.faults import routes
 from conformance.tests.faults.routes import PRODUCERS, ROUTES, Route
 from conformance.tests.faults.world import Simulated
+from conformance.tests.partners.copying import settled
 from conformance.tests.simulated.machine import Machine
 
 OUT_OF_MEMORY, INVALID_HANDLE, NOT_SUPPORTED, UNKNOWN = 2, 400, 801, 999
@@ -100,6 +101,7 @@ class State:
 def state(simulated: Machine) -> Iterator[State]:
     simulated.set_current(0)
     world = Simulated(simulated.control.library)
+    settled(simulated)  # what the tests of before have made
     state = State(world, simulated.control)
     for route in ROUTES:  # what is made once: events, the stream of host copies
         route.run(world, route.make(world))

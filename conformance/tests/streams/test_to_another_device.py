@@ -1,4 +1,4 @@
-"""Copies to another device: of the CPU's memory, of another device's, pinned and managed, for every consumer's stream.
+"""Copies to another device, or on a stream of one: of the CPU's memory, of a device's, pinned and managed.
 
 The source is written on a stream of its own; the copy is read on the consumer's. The producer may write again at once.
 """
@@ -95,6 +95,8 @@ class Source:
     def close(self) -> None:
         if self.kind == "pinned":
             self.machine._call("cuMemFreeHost", ctypes.c_void_p(self.address))
+        elif self.kind == "pool of device 0":
+            self.machine._call("cuMemFreeAsync", ctypes.c_uint64(self.address), ctypes.c_void_p(self.stream))
         elif self.kind != "cpu":
             self.machine.free(self.address)
         if self.stream:
@@ -103,6 +105,11 @@ class Source:
 
 def device_of(kind: str) -> int:
     return {"cpu": -1, "device 1": 1, "pinned": -1, "managed": -1}.get(kind, 0)
+
+
+def copied_alike(source: cd.CaiView, stream: int) -> abi.Read:
+    """Copies to the array's own device."""
+    return abi.consume(source.__dlpack__(stream=stream, copy=True, max_version=(1, 3)))
 
 
 def copied(source: cd.CaiView, ordinal: int, stream: int) -> abi.Read:
@@ -126,7 +133,7 @@ def wait(machine: Machine, ordinal: int, stream: int) -> None:
 
 
 def is_right(machine: Machine, seed: int) -> bool:
-    """Copies one array to a device it is not on; returns whether the consumer has read what the program says."""
+    """Copies to a device that the array is not on, or for a stream of one; returns whether the copy is right."""
     at = random.Random(seed)
     kind, layout = at.choice(SOURCES), at.choice(list(LAYOUTS))
     ordinal = at.choice([each for each in (0, 1) if each != device_of(kind)])
@@ -135,10 +142,12 @@ def is_right(machine: Machine, seed: int) -> bool:
     machine.set_current(at.choice([0, 1]))
     source = Source(machine, kind, layout, at.randrange(256))
     expected, host_may_wait = source.expected, consumer == NO_SYNC
-    tensor = copied(source.view(), ordinal, consumer)
+    # A default stream is one of the copy's own device.
+    is_alike = consumer == handle and device_of(kind) >= 0 and at.random() < 0.5
+    tensor = copied_alike(source.view(), consumer) if is_alike else copied(source.view(), ordinal, consumer)
     if kind not in ("pinned", "managed"):
         source.write(source.value + 77)  # the producer goes on: in the order of its stream
-    assert (tensor.device, tensor.shape) == ((2, ordinal), SHAPE)
+    assert (tensor.device, tensor.shape) == ((2, device_of(kind) if is_alike else ordinal), SHAPE)
     if host_may_wait:
         right = machine.read(tensor.data, SIZE) == expected
     else:
@@ -201,6 +210,67 @@ def test_the_copy_is_made_by_few_calls_and_the_host_does_not_wait(kind: str, mac
     wait(machine, ordinal, consumer)
     machine.destroy_stream(consumer)
     source.close()
+
+
+ACROSS: dict[str, Callable[[cd.CaiView, int], abi.Read]] = {
+    "to the stream's device": lambda source, stream: copied(source, 1, stream),
+    "for another device's stream": copied_alike,
+}
+
+
+@pytest.mark.parametrize("way", ACROSS)
+def test_elements_of_a_pool_are_read_by_their_own_device(way: str, machine: Machine) -> None:
+    """Work of another device does not reach a pool that was not granted to it (`cuMemPoolSetAccess`)."""
+    source, consumer = Source(machine, "pool of device 0", "gaps", 1), machine.stream(1)
+    view = source.view()
+    machine.clear()
+    abi.release(ACROSS[way](view, consumer))
+    readers = {stream for name, stream in machine.calls() if name == "cuMemcpy2DAsync"}
+    assert len(readers) == 1 and consumer not in readers
+    assert "cuStreamSynchronize" not in machine.names()
+    wait(machine, 1, consumer)
+    machine.destroy_stream(consumer)
+    source.close()
+
+
+@pytest.mark.parametrize("way", ACROSS)
+def test_every_call_of_a_copy_across_devices_fails_in_turn(way: str, schedule: str, machine: Machine) -> None:
+    """After a failure nothing reads the array any more once it has been let go. Another copy is right afterwards."""
+    consumer, live = machine.stream(1), cd.stats()["live"]
+
+    def copy_once(faults: tuple[str, int] | None = None) -> bool:
+        """Copies an array, freed in its stream's order once nothing refers to it; returns whether that was refused."""
+        source, refused = Source(machine, "pool of device 0", "gaps", 1), False
+        if faults:
+            machine.control.fault(faults[0], 999, faults[1], by="this")
+        try:
+            tensor = ACROSS[way](source.view(), consumer)
+        except cd.DriverError:
+            refused = True
+        finally:
+            machine.control.clear_faults()
+        if not refused:
+            wait(machine, 1, consumer)
+            assert machine.read(tensor.data, SIZE) == source.expected, faults
+            abi.release(tensor)
+        assert until(lambda: cd.stats()["live"] <= live), faults
+        source.close()
+        return refused
+
+    copy_once()
+    machine.clear()
+    copy_once()
+    called = machine.names()
+    failed = 0
+    for function in set(called):
+        for nth in range(called.count(function)):
+            failed += copy_once((function, nth + 1))
+            copy_once()
+    for ordinal in (0, 1):
+        wait(machine, ordinal, LEGACY)  # a read of freed memory would have ended the context
+    assert failed > 20
+    settled(machine)
+    machine.destroy_stream(consumer)
 
 
 @pytest.mark.parametrize("array", [np.arange(12.0), np.arange(12, dtype=np.int8)[::-2], np.zeros((0, 3)), np.array(7)])

@@ -55,6 +55,11 @@ impl Allocation {
         self.pointer
     }
 
+    /// Whether it is of the pool of its stream's device.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.block.as_ref().is_some_and(Block::is_pooled)
+    }
+
     /// Whether the stream that it is for may still use it: it was a dropped copy's.
     pub(super) fn is_in_use(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.is_in_use)
@@ -65,6 +70,11 @@ impl Allocation {
         if let Some(block) = &mut self.block {
             block.stream = stream;
         }
+    }
+
+    /// Leaves the memory to the driver for good: what still writes to it is in the order of no stream that is known.
+    pub(super) fn abandon(&mut self) {
+        std::mem::forget(self.block.take());
     }
 }
 

@@ -6,7 +6,7 @@ use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::made::view_of;
 use crate::driver::{
-    self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream, copy_strided,
+    self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream,
 };
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
@@ -73,16 +73,16 @@ const fn named(ready: Stream) -> Stream {
 }
 
 /// A copy that has something to copy.
-struct Copy<'a> {
-    driver: &'static dyn Driver,
-    view: &'a CaiView,
+pub(super) struct Copy<'a> {
+    pub(super) driver: &'static dyn Driver,
+    pub(super) view: &'a CaiView,
     whole: &'a Whole,
-    plan: CopyPlan,
+    pub(super) plan: CopyPlan,
     used: Used,
     /// The device of the copy's memory.
     device: Device,
     /// Where it will be; the default streams are those of the consumer.
-    place: Place,
+    pub(super) place: Place,
     /// Whether the copy goes to another device.
     is_elsewhere: bool,
     /// The elements of an array on the CPU.
@@ -163,7 +163,7 @@ impl Copy<'_> {
         }
         // SAFETY: `on` keeps the source until the stream has read it, by its owner, or by the return edge if what uses
         // the memory anew is in the order of the producer's stream.
-        let copied = unsafe { self.enqueue(&allocation, stream) };
+        let copied = unsafe { self.enqueue(&mut allocation, stream) };
         // Also after a failure: what was enqueued before it reads the source. One call that failed has enqueued nothing.
         let reads_source = copied.is_ok() || !self.is_one_call();
         if reads_source && (self.used.may_host_write || !guard.makes_producer_wait()) {
@@ -203,7 +203,7 @@ impl Copy<'_> {
     /// Copies data that is ready, and waits for the copy. The context of the copy's memory is current.
     fn finished_current(mut self, place: &Place) -> Result<CaiView, Error> {
         let used = Use::new(self.driver, None)?;
-        let allocation = self.allocate(used)?;
+        let mut allocation = self.allocate(used)?;
         if self.is_host_work() {
             self.gather(&allocation);
             return self.made(allocation, Stream::None);
@@ -211,7 +211,7 @@ impl Copy<'_> {
         let private = PrivateStream::new(self.driver)?;
         let stream = private.stream();
         // SAFETY: the host waits below until the stream has read the source, which else is kept until then.
-        let copied = unsafe { self.enqueue(&allocation, stream) };
+        let copied = unsafe { self.enqueue(&mut allocation, stream) };
         // Also after a failure: what was enqueued before it reads the source.
         if let Err(refused) = self.driver.stream_synchronize(stream) {
             self.keep_source(stream);
@@ -224,7 +224,7 @@ impl Copy<'_> {
         self.made(allocation, Stream::None)
     }
 
-    fn nbytes(&self) -> u64 {
+    pub(super) fn nbytes(&self) -> u64 {
         self.view.descriptor().nbytes()
     }
 
@@ -286,7 +286,7 @@ impl Copy<'_> {
     ///
     /// # Safety
     /// The source's memory stays until the work of `stream` is done.
-    unsafe fn enqueue(&self, allocation: &Allocation, stream: Stream) -> Result<(), Error> {
+    unsafe fn enqueue(&self, allocation: &mut Allocation, stream: Stream) -> Result<(), Error> {
         let (to, from) = (allocation.pointer(), self.view.descriptor().data());
         if let Some(staged) = &self.staged {
             let nbytes = self.nbytes();
@@ -296,14 +296,13 @@ impl Copy<'_> {
             return Ok(());
         }
         if self.is_between_devices() {
-            // SAFETY: this function's contract.
+            // SAFETY: the allocation has the size of the elements and outlives its work, since its end comes after what the
+            // stream holds; the source outlives it by this function's contract.
             return unsafe { self.enqueue_between(to, stream) };
         }
         if !self.is_host_work() {
-            // SAFETY: the allocation has the size of every element in C order and outlives its work, since its end
-            // comes after what the stream holds; the source outlives it by this function's contract.
-            unsafe { copy_strided(self.driver, &self.plan, to, from, stream) }?;
-            return Ok(());
+            // SAFETY: as for a copy between devices.
+            return unsafe { self.enqueue_packed(allocation, stream) };
         }
         let job = Gather {
             plan: self.plan.clone(),
@@ -316,46 +315,6 @@ impl Copy<'_> {
         // the stream gets to the copy, and stay until then by this function's contract; a fresh allocation overlaps
         // nothing, nor does one that was taken over.
         Ok(unsafe { job.enqueue(self.driver, stream) }?)
-    }
-
-    /// Enqueues the copy to the memory at `to`, of another device: elements that are not in C order are packed on their own
-    /// device first.
-    ///
-    /// # Safety
-    /// Those of [`enqueue`](Self::enqueue).
-    unsafe fn enqueue_between(&self, to: u64, stream: Stream) -> Result<(), Error> {
-        let (driver, source) = (self.driver, self.view.descriptor());
-        let place = self.view.place();
-        let context = |place: &Place| {
-            let mut there = ContextGuard::of_memory(driver, place)?;
-            let context = driver.current_context()?;
-            there.restore().map(|()| context)
-        };
-        let (Some(there), Some(here)) = (
-            context(&Place::cuda(self.place.ordinal, to))?,
-            context(&place)?,
-        ) else {
-            return Err(DriverError::new("cuCtxGetCurrent", 201).into());
-        };
-        let mut from = source.data();
-        let packed;
-        if !self.plan.is_one_row() {
-            packed = self.allocate_beside(&place, stream)?;
-            // SAFETY: the allocation has the size of every element in C order, and its end comes after what the stream
-            // holds; the source outlives it by this function's contract.
-            unsafe { copy_strided(driver, &self.plan, packed.pointer(), from, stream) }?;
-            from = packed.pointer();
-        }
-        // SAFETY: both ends have every element in C order, and stay until the stream is done with them.
-        unsafe { driver.copy_peer_async((to, there), (from, here), self.nbytes(), stream) }?;
-        Ok(())
-    }
-
-    /// Allocates memory of the source's device for its elements in C order, for work on `stream`.
-    fn allocate_beside(&self, place: &Place, stream: Stream) -> Result<Allocation, Error> {
-        let memory = (self.view.device(), self.nbytes());
-        let used = Use::new(self.driver, Some(stream))?;
-        Allocation::new(self.driver, memory, place, used, Field::Argument("copy"))
     }
 
     /// Copies ready data by the host, now, and returns where the copy is ready: on `stream` if that may still use the

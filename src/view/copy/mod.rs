@@ -2,7 +2,7 @@
 //!
 //! | from | to | the copy runs | ready |
 //! |---|---|---|---|
-//! | device, managed memory | the same kind | on the consumer's stream, after the data | on the consumer's stream |
+//! | device, managed memory | the same kind | on the consumer's stream, after the data; if that is of another device, on a stream of ours between two events | on the consumer's stream |
 //! | | for a consumer that names no stream | on a stream of ours, once the data is ready; the host waits | now |
 //! | pinned memory | the same kind | by the host, in the order of the consumer's stream | on the consumer's stream |
 //! | | ready, or for a consumer that names no stream | by the host, once the data is ready | now |
@@ -17,6 +17,7 @@
 //! ([`keep`](super::keep)).
 
 mod allocation;
+mod between;
 mod device;
 mod empty;
 mod host;

@@ -359,6 +359,11 @@ impl Block {
         self.pointer
     }
 
+    /// Whether it is of a pool: of the device of the stream that it is for.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.memory == Memory::Pool
+    }
+
     /// The devices whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
     /// whose context changes.
     ///

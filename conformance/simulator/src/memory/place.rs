@@ -86,15 +86,23 @@ impl Memory {
         }
     }
 
-    /// Returns the kind of memory that a place is in.
+    /// Returns the kind of memory that a place is in, for the rules about blocking.
     pub(crate) fn side(&self, place: &Place) -> Side {
-        let Place::Known { base, .. } = place else {
+        if !matches!(place, Place::Known { .. }) {
             return Side::Pageable;
-        };
-        match self.at_base(*base).map(|range| range.kind) {
+        }
+        match self.kind(place) {
             Some(Kind::Pinned(_) | Kind::Registered(_)) => Side::Pinned,
             Some(Kind::Managed) => Side::Managed,
             _ => Side::Device,
+        }
+    }
+
+    /// Returns the kind of the range that a place is in.
+    pub(crate) fn kind(&self, place: &Place) -> Option<Kind> {
+        match place {
+            Place::Known { base, .. } => self.at_base(*base).map(|range| range.kind),
+            _ => None,
         }
     }
 

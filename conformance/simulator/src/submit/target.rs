@@ -1,8 +1,10 @@
 //! Resolves stream arguments to queues.
 
 use crate::abi::arguments::{ContextHandle, StreamHandle};
-use crate::abi::codes::Code;
+use crate::abi::codes::{Code, Status};
 use crate::entry::enter::Call;
+use crate::memory::place::Place;
+use crate::memory::ranges::Kind as Memory;
 use crate::process::thread;
 use crate::state::queue::{Kind, QueueId};
 use crate::state::world::World;
@@ -72,6 +74,20 @@ impl Target {
             context: current,
             kind,
         })
+    }
+
+    /// Refuses memory of a pool that the stream's device does not reach. Any device reaches all other memory here.
+    pub(crate) fn reaches(&self, world: &World, place: &Place) -> Status {
+        let Some(Memory::Pool(pool)) = world.memory.kind(place) else {
+            return Ok(());
+        };
+        let device = world.context(self.context)?.device;
+        // Memory outlives its pool, which then refuses nobody any more.
+        let reached = world.pools.get(pool).map(|pool| pool.is_reached_by(device));
+        match reached {
+            Ok(false) => Err(Code::INVALID_VALUE),
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether the stream takes part in a capture.

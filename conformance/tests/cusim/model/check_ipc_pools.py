@@ -219,13 +219,25 @@ def on_two_devices(cu: Driver, sim: Sim) -> Iterator[tuple[int, int]]:
     cu.destroy_pool(pool)
 
 
-def test_another_device_is_granted_a_pool_and_loses_it(cu: Driver, on_two_devices: tuple[int, int]) -> None:
-    pool, _ = on_two_devices
+def test_another_device_reaches_a_pool_that_was_granted_to_it_alone(
+    cu: Driver, on_two_devices: tuple[int, int]
+) -> None:
+    pool, memory = on_two_devices
+    stream, own = cu.stream(), cu.alloc(64)
+    reading = (cu.copy_async, own, memory, 64, stream)
+    writing = (cu.fill_async, memory, 1, 64, stream)
     assert (cu.pool_access(pool, 0), cu.pool_access(pool, 1)) == (READ_WRITE, NONE)
+    assert code_of(cu, *reading) == code_of(cu, *writing) == INVALID_VALUE
     cu.set_pool_access(pool, {1: READ_WRITE})
     assert cu.pool_access(pool, 1) == READ_WRITE
+    cu.fill_async(memory, 1, 64, stream)
+    cu.copy_async(own, memory, 64, stream)
+    cu.wait_for(stream)
+    assert cu.read(own, 64) == b"\1" * 64
     cu.set_pool_access(pool, {1: NONE})
-    assert cu.pool_access(pool, 1) == NONE
+    assert code_of(cu, *reading) == INVALID_VALUE
+    cu.free(own)
+    cu.destroy_stream(stream)
 
 
 def test_a_copy_between_contexts_needs_no_access(cu: Driver, on_two_devices: tuple[int, int]) -> None:

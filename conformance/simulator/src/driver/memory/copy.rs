@@ -103,7 +103,8 @@ pub(crate) struct Rectangle {
 }
 
 fn copy(call: &Call, dst: impl Address, src: impl Address, bytes: usize) -> Status {
-    run(call, None, Form::plain(bytes), dst, src)
+    let form = Form::plain(bytes);
+    run(call, None, form, dst, src, Reach::OfTheStream)
 }
 
 fn copy_async(
@@ -113,7 +114,8 @@ fn copy_async(
     bytes: usize,
     stream: StreamHandle,
 ) -> Status {
-    run(call, Some(stream), Form::plain(bytes), dst, src)
+    let form = Form::plain(bytes);
+    run(call, Some(stream), form, dst, src, Reach::OfTheStream)
 }
 
 /// Copies one after the other on one stream, which the legacy default stream cannot be; the order within a batch is not
@@ -187,33 +189,36 @@ fn rectangle_async(call: &Call, copy: In<Rectangle>, stream: StreamHandle) -> St
         dst_pitch: dst.pitch,
         src_pitch: src.pitch,
     };
-    run(call, Some(stream), form, dst.address()?, src.address()?)
+    let (dst, src) = (dst.address()?, src.address()?);
+    run(call, Some(stream), form, dst, src, Reach::OfTheStream)
 }
 
 /// Copies between devices. The contexts only have to exist: addresses are unique over all devices.
 fn peer(
     call: &Call,
-    dst: u64,
+    dst: DeviceAddress,
     dst_context: ContextHandle,
-    src: u64,
+    src: DeviceAddress,
     src_context: ContextHandle,
     bytes: usize,
 ) -> Status {
     check_contexts(dst_context, src_context)?;
-    copy(call, dst, src, bytes)
+    let form = Form::plain(bytes);
+    run(call, None, form, dst, src, Reach::OfTheContexts)
 }
 
 fn peer_async(
     call: &Call,
-    dst: u64,
+    dst: DeviceAddress,
     dst_context: ContextHandle,
-    src: u64,
+    src: DeviceAddress,
     src_context: ContextHandle,
     bytes: usize,
     stream: StreamHandle,
 ) -> Status {
     check_contexts(dst_context, src_context)?;
-    copy_async(call, dst, src, bytes, stream)
+    let form = Form::plain(bytes);
+    run(call, Some(stream), form, dst, src, Reach::OfTheContexts)
 }
 
 fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Status {
@@ -221,6 +226,15 @@ fn check_contexts(dst: ContextHandle, src: ContextHandle) -> Status {
     world.contexts.get(dst)?;
     world.contexts.get(src)?;
     Ok(())
+}
+
+/// Which device has to reach the memory of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// That of the stream.
+    OfTheStream,
+    /// Each end its own: cuMemcpyPeer names their contexts, and needs no access.
+    OfTheContexts,
 }
 
 /// Runs a copy: on the default stream and synchronously if no stream is given. A copy that is
@@ -231,6 +245,7 @@ fn run(
     form: Form,
     dst: impl Address,
     src: impl Address,
+    reach: Reach,
 ) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
@@ -242,6 +257,10 @@ fn run(
     }
     let dst = dst.place(&world.memory, form.span(form.dst_pitch))?;
     let src = src.place(&world.memory, form.span(form.src_pitch))?;
+    if reach == Reach::OfTheStream {
+        target.reaches(&world, &dst)?;
+        target.reaches(&world, &src)?;
+    }
     let (to, from) = (world.memory.side(&dst), world.memory.side(&src));
     let plan = if target.is_capturing(&world) {
         Plan::default()

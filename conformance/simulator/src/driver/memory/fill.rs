@@ -60,6 +60,7 @@ fn run(
         return Ok(());
     }
     let dst = world.memory.device_place(dst, bytes)?;
+    target.reaches(&world, &dst)?;
     let side = world.memory.side(&dst);
     let fill = Fill {
         dst,
