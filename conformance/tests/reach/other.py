@@ -53,6 +53,15 @@ def facts(view: cd.CaiView) -> dict[str, Any]:
     }
 
 
+def calls_of_an_import_and_its_end(handle: bytes) -> list[str]:
+    """Opens a handle, and ends the view; the driver's functions that this has called."""
+    stream()
+    machine().clear()
+    opened("the calls of", handle)
+    closed("the calls of")
+    return machine().names()
+
+
 def values(name: str) -> bytes:
     """What a consumer reads."""
     return bytes(np.ascontiguousarray(np.from_dlpack(HELD[name], device="cpu")).tobytes())

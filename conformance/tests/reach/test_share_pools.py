@@ -159,6 +159,20 @@ def test_threads_open_buffers_at_once(lazy: Machine, resource: DeviceMemoryResou
         assert process(opened_by_threads, given * (4 // buffers), 50) == [NUMBERS] * 200
 
 
+def test_an_import_and_its_end_break_no_capture_of_another_thread(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    """No page lists the calls that a capture forbids other threads: these are made in the mode that it leaves alone."""
+    with cd.share(pending(lazy, allocated(resource))) as handle:
+        called = there(other.calls_of_an_import_and_its_end, handle)
+    concerned = {"cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer", "cuMemFreeAsync", "cuStreamCreate"}
+    assert concerned <= {*called}
+    for at, name in enumerate(called):
+        is_relaxed = called[:at].count("cuThreadExchangeStreamCaptureMode") % 2 == 1
+        assert name not in {*concerned, "cuStreamDestroy"} or is_relaxed, called
+    assert called.count("cuThreadExchangeStreamCaptureMode") % 2 == 0
+
+
 def test_a_key_of_their_own_opens_it(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
     with cd.share(pending(lazy, allocated(resource)), key=b"ours") as handle:
         assert outcome(lambda: there(other.opened, "view", handle)) == "share-handle"

@@ -60,7 +60,8 @@ def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], G
 
 def load(content: bytes, key: bytes, held: object) -> Mapped:
     """Maps the buffer that another process has dumped."""
-    return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
+    with _Relaxed():
+        return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
 
 
 def _is_of_cuda_core(found: Any) -> bool:
@@ -92,7 +93,7 @@ class Mapped:
         from cuda.core import Stream
 
         driver = self._driver
-        with _alone:
+        with _alone, _Relaxed():
             # Refused if the context is gone; what is popped then would be the caller's.
             (refused,) = driver.cuCtxPushCurrent(self._context)
             try:
@@ -104,6 +105,20 @@ class Mapped:
                 if not refused:
                     driver.cuCtxPopCurrent()
         del self._held
+
+
+class _Relaxed:
+    """Lets this thread import, free and wait beside a capture of another one, which may forbid such calls and break."""
+
+    def __enter__(self) -> None:
+        from cuda.bindings import driver
+
+        self._exchange = driver.cuThreadExchangeStreamCaptureMode
+        self._refused, self._before = self._exchange(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+    def __exit__(self, *failed: object) -> None:
+        if not self._refused:
+            self._exchange(self._before)
 
 
 class _Pickler(ForkingPickler):
