@@ -51,7 +51,8 @@ REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
 PYTHON = ROOT / "conformance" / "tests"
 #: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
 PYTHON_TESTS = {
-    "src/view/copy/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py"],
+    "src/view/copy/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
+                       "streams/test_to_another_device.py"],
     "src/view/keep/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
                        "ownership/test_ends.py"],
     "src/view/block.rs": ["test_export.py", "test_capsules.py", "partners/test_exchange_export.py"],
@@ -65,6 +66,7 @@ PYTHON_TESTS = {
     "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
                   "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py",
                   "test_options.py", "test_capsules.py"],
+    "src/driver/cuda/ipc.rs": ["reach/test_share.py", "reach/test_share_pools.py"],
     "src/driver/": ["streams/test_driver_calls.py", "streams/test_contexts.py", "streams/test_second_context.py",
                     "streams/test_join.py", "faults/test_every_driver_call.py", "faults/test_lacking_drivers.py"],
     "src/protocol/": ["test_malformed_cai.py", "test_malformed_dlpack.py", "test_import.py", "test_export.py",

@@ -55,10 +55,10 @@ def facts(view: cd.CaiView) -> dict[str, Any]:
 
 def calls_of_an_import_and_its_end(handle: bytes) -> list[str]:
     """Opens a handle, and ends the view; the driver's functions that this has called."""
-    stream()
-    machine().clear()
-    opened("the calls of", handle)
-    closed("the calls of")
+    for _ in range(2):  # the first starts threads, which make calls of their own
+        machine().clear()
+        opened("the calls of", handle)
+        closed("the calls of")
     return machine().names()
 
 

@@ -74,6 +74,24 @@ class Machine:
         self.set_current(0)
         return found.value
 
+    def pool_memory(self, nbytes: int, ordinal: int = 0) -> int:
+        """`nbytes` of a pool of a device, which is granted to every device."""
+        self.set_current(ordinal)
+        # CUmemPoolProps: pinned memory of a device, for no other process.
+        properties = (ctypes.c_uint * 22)(1, 0, 1, ordinal)
+        pool, count, found = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint64()
+        self._call("cuMemPoolCreate", ctypes.byref(pool), properties)
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        # CUmemAccessDesc: a device, its number, to read and write.
+        granted = [number for other in range(count.value) for number in (1, other, 3)]
+        access = (ctypes.c_uint * len(granted))(*granted)
+        self._call("cuMemPoolSetAccess", pool, access, ctypes.c_size_t(count.value))
+        arguments = (ctypes.byref(found), ctypes.c_size_t(nbytes), pool, ctypes.c_void_p(1))
+        self._call("cuMemAllocFromPoolAsync", *arguments)
+        self._call("cuStreamSynchronize", ctypes.c_void_p(1))
+        self.set_current(0)
+        return found.value
+
     def managed_memory(self, nbytes: int) -> int:
         """`nbytes` of managed memory, reachable from both sides."""
         self.set_current(0)

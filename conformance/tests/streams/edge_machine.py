@@ -117,8 +117,8 @@ class Bench:
             Array(machine.device_memory(NBYTES, 0), 0, self.homes[0], first),
             Array(machine.device_memory(NBYTES, 1), 1, self.homes[1], first),
             Array(self._allocate(self.homes[2]), 0, self.homes[2], first),
-            Array(self._pool(0), 0, self.homes[0], first),
-            Array(self._pool(1), 1, self.homes[1], first),
+            Array(machine.pool_memory(NBYTES, 0), 0, self.homes[0], first),
+            Array(machine.pool_memory(NBYTES, 1), 1, self.homes[1], first),
             Array(machine.pinned_memory(NBYTES), None, None, first),
             Array(self._managed(0), None, None, first, is_managed=True),
             Array(self._managed(1), None, None, first, is_managed=True),
@@ -195,13 +195,6 @@ class Bench:
         made = ctypes.c_uint64()
         self.machine.enter(home)
         self.machine._call("cuMemAlloc_v2", ctypes.byref(made), ctypes.c_size_t(NBYTES))
-        return made.value
-
-    def _pool(self, device: int) -> int:
-        made, stream = ctypes.c_uint64(), ctypes.c_void_p(self.handles[device].number)
-        self.machine.set_current(device)
-        self.machine._call("cuMemAllocAsync", ctypes.byref(made), ctypes.c_size_t(NBYTES), stream)
-        self.machine._call("cuStreamSynchronize", stream)
         return made.value
 
     def reset(self) -> None:

@@ -120,7 +120,7 @@ class Program:
         self.arrays = [
             Array("device", machine.device_memory(NBYTES, 0), 0, first),
             Array("device", machine.device_memory(NBYTES, 1), 1, first),
-            Array("pool", self._pool(first.number), 0, first),
+            Array("pool", machine.pool_memory(NBYTES), 0, first),
             Array("pinned", machine.pinned_memory(NBYTES), None, first),
             Array("managed", machine.managed_memory(NBYTES), None, first),
             Array("pinned, named", machine.pinned_memory(NBYTES), 1, first),
@@ -128,12 +128,6 @@ class Program:
         ]
         self.copies = machine.device_memory(64 * NBYTES)
         self._meet()
-
-    def _pool(self, stream: int) -> int:
-        made = ctypes.c_uint64()
-        self._do("cuMemAllocAsync", ctypes.byref(made), ctypes.c_size_t(NBYTES), ctypes.c_void_p(stream))
-        self._do("cuStreamSynchronize", ctypes.c_void_p(stream))
-        return made.value
 
     def _meet(self) -> None:
         """Makes the calls that only the first order of a context or device makes."""

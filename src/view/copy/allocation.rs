@@ -55,9 +55,9 @@ impl Allocation {
         self.pointer
     }
 
-    /// Whether it is of the pool of its stream's device.
-    pub(super) fn is_pooled(&self) -> bool {
-        self.block.as_ref().is_some_and(Block::is_pooled)
+    /// Whether the stream that writes to it is known to be one of its device.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.block.as_ref().is_some_and(Block::is_at_home)
     }
 
     /// Whether the stream that it is for may still use it: it was a dropped copy's.

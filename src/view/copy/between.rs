@@ -65,9 +65,10 @@ impl Copy<'_> {
         to: &mut Allocation,
         stream: Stream,
     ) -> Result<(), Error> {
-        // Pool memory is allocated on its own device's streams alone, and managed memory every device reaches.
-        let is_at_home = to.is_pooled() || self.view.device().device_type != DeviceType::CUDA;
-        if !is_at_home && self.driver.current_device()? != self.view.device().id {
+        let device = self.view.device();
+        // Managed memory every device reaches.
+        let is_at_home = to.is_at_home() || device.device_type != DeviceType::CUDA;
+        if !is_at_home && self.driver.current_device()? != device.id {
             // SAFETY: this function's contract.
             return unsafe { self.enqueue_at_source(to, stream) };
         }

@@ -31,6 +31,16 @@ fn a_slot_comes_again_by_another_ticket() {
         .for_each(|ticket| Ticket::end(ticket.number(), false));
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "takes every slot there is")]
+fn slots_come_back_without_end() {
+    for _ in 0..=SLOTS {
+        let ticket = Ticket::take(false);
+        assert_ne!(ticket.number(), 0);
+        Ticket::end(ticket.number(), false);
+    }
+}
+
 /// By the changes a thread notices that the list has been changed, and is as it was before.
 #[test]
 fn each_change_of_the_list_is_counted() {
