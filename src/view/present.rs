@@ -157,6 +157,29 @@ mod tests {
     use crate::protocol::descriptor::{Descriptor, RawTensor};
     use crate::view::Owner;
 
+    /// A refusal names the copy on the CPU where one can be made, and waited for.
+    #[test]
+    fn a_refusal_names_the_copy_that_can_be_had() {
+        let pending = Stream::from_raw(0xa1);
+        for (device_type, ready, is_named) in [
+            (DeviceType::ROCM, Stream::None, false),
+            (DeviceType::ROCM_HOST, Stream::None, true),
+            (DeviceType::ROCM_HOST, pending, false),
+            (DeviceType::CUDA, pending, true),
+        ] {
+            let raw = RawTensor {
+                device: Device::new(device_type, 0),
+                ..RawTensor::EXAMPLE
+            };
+            let descriptor = Descriptor::new(&raw).expect("a valid tensor");
+            // SAFETY: nothing reads the memory.
+            let view = unsafe { CaiView::new(descriptor, ready, Owner::new(())) };
+            let refused = view.not_presented(PresentAs::Host);
+            let hint = refused.hint().unwrap_or_default();
+            assert_eq!(hint.contains(TO_THE_CPU), is_named, "{device_type}: {hint}");
+        }
+    }
+
     #[test]
     fn memory_of_one_side_alone_is_refused_by_the_name_of_the_other() {
         let script = Script::leak();

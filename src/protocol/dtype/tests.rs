@@ -561,6 +561,31 @@ fn override_refused(#[case] from: &str, #[case] to: DType) {
     assert!(violation.hint().is_some());
 }
 
+/// Bytes may become anything, by their shape; nothing else is told so.
+#[rstest]
+#[case(DType::U8, DType::F32, true)]
+#[case(DType::U16, DType::F32, false)]
+fn override_that_is_refused_names_the_way_for_bytes(
+    #[case] from: DType,
+    #[case] to: DType,
+    #[case] is_told: bool,
+) {
+    let refused = reinterpret(from, to).unwrap_err();
+    let hint = refused.hint().expect("a hint");
+    assert_eq!(hint.contains("with shape="), is_told, "{hint}");
+}
+
+#[rstest]
+#[case("int", true)]
+#[case("L", true)]
+#[case("complex", true)]
+#[case("int64", false)]
+#[case("double", false)]
+#[case("", false)]
+fn a_name_is_disputed_that_is_not_one_type(#[case] name: &str, #[case] is_disputed: bool) {
+    assert_eq!(DType::is_disputed(name), is_disputed);
+}
+
 #[test]
 fn override_of_foreign_order_is_refused() {
     let from = if cfg!(target_endian = "little") {
