@@ -215,6 +215,29 @@ void jump(void) {
     if (setjmp(place) == 0) longjmp(place, 1);
 }
 
+/* Calls a Python function inside a region with a handler, as compiled without -fexceptions; and inside `pthread_once`, once.
+ * Both are loaded by PyDLL. */
+static void call(void *function) {
+    void *answer = PyObject_CallFunctionObjArgs(function, NULL);
+    if (answer) Py_DecRef(answer);
+}
+
+static void ignore(void *unused) { (void)unused; }
+
+void call_in_region(void *function) {
+    pthread_cleanup_push(ignore, NULL);
+    call(function);
+    pthread_cleanup_pop(0);
+}
+
+static void call_callable(void) { call(callable); }
+
+void call_in_once(void *function) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    callable = function;
+    pthread_once(&once, call_callable);
+}
+
 /* A function of an exchange table that fails as those of C++ do: by RuntimeError, with a backtrace. */
 int fail_vaguely(void *object, void **out) {
     (void)object, (void)out;

@@ -113,6 +113,26 @@ PLACES = {
             cd.view(InAttribute())
         in_thread(jump_and_stay)
     """,
+    # C's own regions leave a handler alone that has come after them.
+    "the first call, in a region of C": """
+        in_thread(native.with_gil().call_in_region, ctypes.py_object(lambda: cd.view(InAttribute())))
+    """,
+    "after a region of C": """
+        def convert_and_stay():
+            native.with_gil().call_in_region(ctypes.py_object(lambda: cd.view(cai(), device_id=0)))
+            cd.view(InAttribute())
+        in_thread(convert_and_stay)
+    """,
+    # Its end takes the handler away, which comes back when threads take turns.
+    "after a first call in pthread_once": """
+        def convert_and_stay():
+            native.with_gil().call_in_once(ctypes.py_object(lambda: cd.view(cai(), device_id=0)))
+            other = threading.Thread(target=cd.view, args=(cai(),), kwargs={"device_id": 0})
+            other.start()
+            other.join()
+            cd.view(InAttribute())
+        in_thread(convert_and_stay)
+    """,
     # The reaper's own; our function at exit would wait for it.
     "the reaper": """
         import atexit

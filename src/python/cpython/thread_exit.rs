@@ -8,17 +8,19 @@
 //! glibc runs a handler of `_pthread_cleanup_push` before it unwinds the frame that holds the handler's record, which
 //! it finds by the record's address. A record outside the stack counts as one of the innermost frame, so that its
 //! handler runs before any frame is unwound. The handler searches the stack for frames of this library, and hangs the
-//! thread if there is one.
+//! thread if there is one and the interpreter ends.
 //!
-//! What glibc's source admits beside (`unwind_stop`, `__pthread_cleanup_upto`):
+//! What glibc's source admits beside (`unwind_stop`, `__pthread_cleanup_upto`, `__pthread_register_cancel`):
 //!
 //! | a thread of ours | the handler |
 //! |---|---|
-//! | leaves C by `longjmp` | is off the list, which the jump empties; back when it calls this library after another thread did |
-//! | first calls this library inside a region of C that has a handler of its own | is off the list when the region ends; back as above |
+//! | leaves C by `longjmp` | is off the list, which the jump empties (of the records below ours, too); back when it calls this library after another thread did, unless there is another record by then, such as that of another extension's copy of this library |
+//! | first calls this library inside `pthread_once` (C++'s `call_once`), or another region with such a record | is off the list when the region ends; back as above |
+//! | calls it again inside a region of C's `pthread_cleanup_push`, compiled without `-fexceptions` | is not called before the region's own, as glibc stops at the records that are older than the region: the process aborts. Regions of C++, and of C with `-fexceptions`, leave no trace in the list |
+//! | leaves C by `longjmp` inside such a region, and is cancelled there in `pthread_cond_wait` or `pthread_once` | is missed: glibc looks for our record at the end of the emptied list, and crashes, also if nothing of ours is on the stack |
 //! | throws C++ exceptions, runs greenlets (parts of the thread's own stack) | stays |
-//! | is on a stack other than its own (`makecontext`, Boost.Context) | may be called too late, as the order of addresses is another one there: the process aborts |
-//! | is ended by itself, or cancelled, with this library on its stack | lets the process abort: a thread that hangs with the GIL would hang it |
+//! | is on a stack other than its own (`makecontext`, Boost.Context) | may be called too late, as the order of addresses is another one there: the process aborts. A `longjmp` from there may call it, too, though no thread ends |
+//! | is ended by itself, or cancelled, with this library on its stack, while the interpreter runs | lets the process abort: a thread that hangs with the GIL would hang it |
 //!
 //! musl has no such unwinding: `pthread_exit` calls handlers and ends the thread, whose frames are gone without a drop.
 //! Their values are leaked, and no lock of this library is held while Python runs.

@@ -99,8 +99,9 @@ impl Handler {
 
 impl Handler {
     /// Puts the record back on the list if the list is empty. A `longjmp` on this thread empties it: glibc takes a record
-    /// outside the stack for one of a frame that the jump has left, and for the last one. So does the end of a region of C
-    /// that was open when the record was added, by restoring the list of its beginning.
+    /// outside the stack for one of a frame that the jump has left, and for the last one. So does the end of a region with
+    /// a record (`pthread_once`) that was open when ours was added, by restoring the list of its beginning. If the list is
+    /// not empty ours may be in it, further down; others' records are not read, as one may be of a frame that has gone.
     fn put_back(&self) {
         if let Some(functions) = self.functions
             && functions.top().is_null()
