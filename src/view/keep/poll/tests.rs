@@ -61,6 +61,36 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
     (held, ended)
 }
 
+/// If the stream cannot be marked the host waits; if it cannot do that either, the owner stays, unless the context has
+/// ended, where nothing runs any more.
+#[test]
+fn an_owner_that_nothing_waits_for_stays() {
+    const REFUSED: u32 = 999;
+    const DESTROYED: u32 = 709;
+    for (record, wait, is_waited_for, ends) in [
+        (REFUSED, None, true, true),
+        (REFUSED, Some(REFUSED), true, false),
+        (REFUSED, Some(DESTROYED), true, true),
+        (DESTROYED, Some(REFUSED), false, true),
+    ] {
+        let driver = script();
+        let (owner, ended) = telling();
+        driver.fault("cuEventRecord", 0, record);
+        if let Some(code) = wait {
+            driver.fault("cuStreamSynchronize", 0, code);
+        }
+        by_stream(driver, STREAM, &owner, Device::cuda(0));
+        let what = (record, wait);
+        assert_eq!(
+            driver.count("cuStreamSynchronize") == 1,
+            is_waited_for,
+            "{what:?}"
+        );
+        drop(owner);
+        assert_eq!(ended.load(Ordering::Acquire), ends, "{what:?}");
+    }
+}
+
 /// Without the thread the caller waits: until the capture is over that forbids the mark, and then for the event.
 #[test]
 fn without_a_thread_the_caller_ends_it() {
