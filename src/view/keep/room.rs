@@ -455,6 +455,23 @@ mod tests {
         assert!(waits.join().expect("no panic"));
     }
 
+    /// A change is a reason to ask once.
+    #[test]
+    fn a_thread_that_has_asked_waits_for_the_next_change() {
+        let _patient = PATIENT.read();
+        let ordinal = 0x0711;
+        let _due = Due::new(ordinal);
+        let mut waiter = Waiter::new(ordinal);
+        changed(ordinal);
+        assert!(waiter.wait());
+        waiter.tries();
+        let waits = thread::spawn(move || waiter.wait());
+        thread::sleep(Duration::from_millis(5));
+        assert!(!waits.is_finished());
+        changed(ordinal);
+        assert!(waits.join().expect("no panic"));
+    }
+
     /// An owner's end that takes long is waited for no longer than the limit, whatever else is due.
     #[test]
     #[cfg_attr(miri, ignore = "takes seconds")]
