@@ -242,7 +242,7 @@ const fn index() -> [[u8; 256]; codes()] {
     index
 }
 
-/// Packs a typestr of 3 or 4 letters into an int, after its length.
+/// Packs a typestr of 3 or 4 letters into an int, after its length; run by the compiler.
 const fn key_of(typestr: &str) -> (usize, u32) {
     match *typestr.as_bytes() {
         [a, b, c] => (3, u32::from_le_bytes([a, b, c, 0])),

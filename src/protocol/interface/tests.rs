@@ -532,6 +532,23 @@ fn unnamed_fields_are_named() {
     assert_eq!(one.names().collect::<Vec<_>>(), ["f0"]);
 }
 
+#[cfg(feature = "pyo3")]
+#[test]
+fn padding_is_found_on_every_level() {
+    let of = |inner: &[(&str, &str)], size: &str| {
+        let (mut fields, mut nested) = (DescrBuilder::new(), DescrBuilder::new());
+        for (name, typestr) in inner {
+            nested.push(name, typestr, &[]).unwrap();
+        }
+        fields.push("x", "<f4", &[]).unwrap();
+        fields.push_nested("n", nested, &[]).unwrap();
+        fields.finish(TypeStr::parse(size).unwrap()).unwrap()
+    };
+    assert!(!of(&[("y", "<f4")], "|V8").has_padding());
+    assert!(of(&[("y", "<f4"), ("", "|V2")], "|V10").has_padding());
+    assert!(!Descr::None.has_padding() && !Descr::Trivial.has_padding());
+}
+
 #[rstest]
 #[case::same(&["x", "x"])]
 #[case::by_place(&["f1", ""])]

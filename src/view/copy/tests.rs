@@ -209,6 +209,25 @@ fn a_copy_that_is_refused_says_what_else_would_do() {
     }
 }
 
+/// Before a capsule is taken, it is known whether its elements can be copied.
+#[test]
+fn packed_elements_are_refused_before_anything_is_taken() {
+    let of = |bits: u8| {
+        Descriptor::new(&RawTensor {
+            data: ARRAY,
+            device: Device::HOST,
+            code: 0,
+            bits,
+            shape: &[4],
+            ..RawTensor::EXAMPLE
+        })
+        .expect("a valid tensor")
+    };
+    assert!(Transfer::check(&of(32)).is_ok());
+    let refused = Transfer::check(&of(4));
+    assert!(matches!(refused, Err(Error::Violation(of)) if of.rule() == Rule::CopyRefused));
+}
+
 /// An array without rectangles is fetched by one copy of the span that it lies in, unless that is mostly gaps, and sorted
 /// out on the host; else row by row.
 #[test]
