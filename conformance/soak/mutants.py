@@ -63,6 +63,8 @@ PYTHON_TESTS = {
     "src/view/detach.rs": ["streams/test_gil.py"],
     "src/view/import.rs": ["test_malformed_dlpack.py", "test_capsules.py", "test_import.py",
                            "partners/test_exchange_import.py"],
+    "src/view/consume": ["streams/test_consume.py", "streams/test_awaiting.py", "streams/test_awaiting_ends.py",
+                         "streams/test_dropped_guards.py", "streams/test_moved_producers.py"],
     "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
                   "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py",
                   "test_options.py", "test_capsules.py"],
