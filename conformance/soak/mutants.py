@@ -52,9 +52,9 @@ PYTHON = ROOT / "conformance" / "tests"
 #: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
 PYTHON_TESTS = {
     "src/view/copy/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
-                       "streams/test_to_another_device.py"],
+                       "partners/test_copy_ends.py", "partners/test_copy_room.py", "streams/test_to_another_device.py"],
     "src/view/keep/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
-                       "ownership/test_ends.py"],
+                       "partners/test_copy_ends.py", "partners/test_copy_room.py", "ownership/test_ends.py"],
     "src/view/block.rs": ["test_export.py", "test_capsules.py", "partners/test_exchange_export.py"],
     "src/view/borrow.rs": ["test_rust_extension.py"],
     "src/view/typed.rs": ["test_rust_extension.py"],
