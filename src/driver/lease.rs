@@ -141,6 +141,8 @@ pub(crate) struct PrivateStream<'d> {
     context: Context,
     id: ContextId,
     stream: Stream,
+    /// Whether it may still have work when this ends: then no other copy gets it, which would wait for that.
+    is_busy: bool,
 }
 
 impl<'d> PrivateStream<'d> {
@@ -165,7 +167,15 @@ impl<'d> PrivateStream<'d> {
             context,
             id,
             stream,
+            is_busy: false,
         })
+    }
+
+    /// As [`new`](Self::new), for work that nobody waits for before this ends.
+    pub(crate) fn for_pending_work(driver: &'d dyn Driver) -> Result<Self, DriverError> {
+        let mut made = Self::new(driver)?;
+        made.is_busy = true;
+        Ok(made)
     }
 
     pub(crate) fn stream(&self) -> Stream {
@@ -175,9 +185,16 @@ impl<'d> PrivateStream<'d> {
 
 impl Drop for PrivateStream<'_> {
     fn drop(&mut self) {
-        let pool = self.driver.pool();
-        if let Some(stream) = pool.put_stream(self.context, self.id, self.stream) {
-            // One stream too many; a failure to destroy it changes nothing for the caller.
+        let spare = match self.is_busy {
+            true => Some(self.stream),
+            false => {
+                let pool = self.driver.pool();
+                pool.put_stream(self.context, self.id, self.stream)
+            }
+        };
+        if let Some(stream) = spare {
+            // What it holds is done all the same; a failure leaves one stream too many.
+            let _relaxed = Relaxed::new(self.driver);
             let _ = self.driver.stream_destroy(stream);
         }
     }

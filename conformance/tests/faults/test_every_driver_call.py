@@ -49,6 +49,7 @@ SURVIVED: dict[str, list[Survived]] = {
     "cuEventRecord": [NEW_EVENT, HOST_WAITS],
     "cuMemAllocAsync": [WITHOUT_POOL],
     "cuStreamIsCapturing": [HOST_WAITS],
+    "cuStreamDestroy": [Survived("one stream too many, after the copy")],
     "cuStreamGetId": [Survived("the copy is freed after the device's own wait")],
     "cuThreadExchangeStreamCaptureMode": [Survived("the mode cannot be put back: the copy is made")],
 }

@@ -273,6 +273,39 @@ def test_every_call_of_a_copy_across_devices_fails_in_turn(way: str, schedule: s
     machine.destroy_stream(consumer)
 
 
+@pytest.mark.parametrize("way", ACROSS)
+@pytest.mark.parametrize("then", ["to the cpu", "finished", "for another stream"])
+def test_no_other_copy_waits_behind_one_across_devices(way: str, then: str, schedule: str, machine: Machine) -> None:
+    """The private stream of a copy is behind the consumer's, which may wait for what this thread does next."""
+    source, consumer, other = Source(machine, "pool of device 0", "gaps", 1), machine.stream(1), machine.stream(1)
+    ready = machine.device_memory(64)
+    machine.write(ready, bytes(range(64)))
+    view = cd.view(cai(shape=SHAPE, typestr="|u1", strides=(16, 3), data=(ready, False)))
+
+    def copy() -> bool:
+        machine.set_current(0)
+        if then == "to the cpu":
+            return bool(np.from_dlpack(view, device="cpu")[2, 3] == 41)
+        tensor = copied_alike(view, NO_SYNC) if then == "finished" else ACROSS[way](view, other)
+        wait(machine, 1, other)
+        right = machine.read(tensor.data, SIZE)[11] == 41
+        abi.release(tensor)
+        return right
+
+    with machine.control.gate(consumer):
+        tensor = ACROSS[way](source.view(), consumer)
+        right = on_a_thread(copy)
+    assert right
+    wait(machine, 1, consumer)
+    assert machine.read(tensor.data, SIZE) == source.expected
+    abi.release(tensor)
+    settled(machine)
+    machine.free(ready)
+    for stream in (consumer, other):
+        machine.destroy_stream(stream)
+    source.close()
+
+
 @pytest.mark.parametrize("array", [np.arange(12.0), np.arange(12, dtype=np.int8)[::-2], np.zeros((0, 3)), np.array(7)])
 @pytest.mark.parametrize("device", ["cuda:1", (2, 0)])
 def test_an_array_of_numpy_goes_to_a_device(array: Any, device: Any, machine: Machine) -> None:

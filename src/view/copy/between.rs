@@ -94,7 +94,7 @@ impl Copy<'_> {
             ..Place::cuda(self.view.device().id, self.view.descriptor().data())
         };
         let mut there = ContextGuard::of_memory(driver, &place)?;
-        let private = PrivateStream::new(driver)?;
+        let private = PrivateStream::for_pending_work(driver)?;
         let own = private.stream();
         let after = |ready, then| {
             let then = Request::Stream(then);
