@@ -56,7 +56,12 @@ impl<'d> ContextGuard<'d> {
     ) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
         let home = match stream.is_default() {
-            true => Some(Home::make(driver, place, place.requested, guard.current)?),
+            true => Some(Home::lasting(
+                driver,
+                place,
+                place.requested,
+                guard.current,
+            )?),
             false if guard.current.is_none() => Some(Home::make(
                 driver,
                 place,
@@ -89,7 +94,7 @@ impl<'d> ContextGuard<'d> {
     /// Makes the context of an allocation current, else its device's primary one.
     pub(crate) fn of_memory(driver: &'d dyn Driver, place: &Place) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        let home = Home::make(driver, place, Defaults::OfMemory, guard.current)?;
+        let home = Home::lasting(driver, place, Defaults::OfMemory, guard.current)?;
         guard.enter(home)?;
         Ok(guard)
     }
@@ -289,7 +294,7 @@ impl<'d> Home<'d> {
         }
     }
 
-    /// As [`find`](Self::find); a primary context may be brought to life.
+    /// As [`find`](Self::find); a primary context may be brought to life, to ask about a stream there.
     fn make(
         driver: &'d dyn Driver,
         place: &Place,
@@ -298,6 +303,24 @@ impl<'d> Home<'d> {
     ) -> Result<Self, DriverError> {
         Self::of(driver, place, whose, current, |ordinal| {
             Self::primary(driver, ordinal.max(0))
+        })
+    }
+
+    /// As [`make`](Self::make), for memory and work that outlast this value: a primary context that is brought to life stays
+    /// for good, as with the CUDA runtime. It would take them with it.
+    fn lasting(
+        driver: &'d dyn Driver,
+        place: &Place,
+        whose: Defaults,
+        current: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        Self::of(driver, place, whose, current, |ordinal| {
+            let ordinal = ordinal.max(0);
+            if driver.primary_context_active(ordinal)? {
+                return Self::primary(driver, ordinal);
+            }
+            let context = driver.primary_context_retain(ordinal)?;
+            Ok(Self::unretained(context, ordinal))
         })
     }
 

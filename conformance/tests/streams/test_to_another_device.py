@@ -371,6 +371,54 @@ def test_the_context_of_a_device_that_nobody_uses_stays_for_the_copy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+ONLY_OTHER_CONTEXTS = """
+import ctypes, sys
+import cai_dlpack as cd
+from cai_conformance import Sim, abi
+
+sim, number = Sim(), ctypes.c_void_p
+sim.schedule = sys.argv[1]
+
+def call(name, *arguments):
+    code = getattr(sim.library, name)(*arguments)
+    assert code == 0, (name, code)
+
+def made(name, kind, *arguments):
+    found = kind()
+    call(name, ctypes.byref(found), *arguments)
+    return found
+
+call("cuInit", 0)
+contexts, streams = [], []
+for device in (0, 1):
+    contexts.append(made("cuCtxCreate_v2", number, 0, device))
+    streams.append(made("cuStreamCreate", number, 1))
+call("cuCtxSetCurrent", contexts[0])
+memory = made("cuMemAllocAsync", ctypes.c_uint64, ctypes.c_size_t(64), streams[0])
+sim.store(streams[0].value, memory.value, bytes(range(64)))
+
+class Array:
+    __cuda_array_interface__ = dict(
+        shape=(3, 4), typestr="|u1", strides=(16, 3), data=(memory.value, False), version=3, stream=streams[0].value
+    )
+
+view = cd.view(Array())
+for device, stream in ((0, streams[1].value), (1, streams[1].value), (0, -1), (1, -1)):
+    options = dict(copy=True) if device == 0 else dict(dl_device=(2, 1))
+    tensor = abi.consume(view.__dlpack__(stream=stream, max_version=(1, 3), **options))
+    call("cuStreamSynchronize", streams[1])
+    assert sim.peek(tensor.data, 12) == bytes(16 * row + 3 * column for row in range(3) for column in range(4))
+    abi.release(tensor)
+assert made("cuCtxGetCurrent", number).value == contexts[0].value
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+def test_memory_of_a_pool_is_copied_where_no_primary_context_is_active(schedule: str) -> None:
+    """It belongs to no context, so that its copy is in the primary one, which nobody else keeps."""
+    subprocess.run([sys.executable, "-c", ONLY_OTHER_CONTEXTS, schedule], check=True)
+
+
 def test_what_is_on_the_device_is_not_copied(machine: Machine) -> None:
     source = Source(machine, "device 1", "c", 1)
     view = source.view()
