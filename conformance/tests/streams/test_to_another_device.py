@@ -306,6 +306,37 @@ def test_no_other_copy_waits_behind_one_across_devices(way: str, then: str, sche
     source.close()
 
 
+@pytest.mark.parametrize("way", ACROSS)
+def test_a_copy_across_devices_that_fails_does_not_wait(way: str, schedule: str, machine: Machine) -> None:
+    """The consumer's stream may wait for this thread. What was enqueued keeps the array, and the memory of the copy."""
+    source, consumer, live = Source(machine, "pool of device 0", "gaps", 1), machine.stream(1), cd.stats()["live"]
+    for function, nth in (("cuMemcpy2DAsync", 2), ("cuStreamWaitEvent", 3)):
+        allocated = settled(machine)
+
+        def refused(function: str = function, nth: int = nth) -> bool:
+            machine.set_current(0)
+            view = source.view()
+            machine.control.fault(function, 999, nth, by="this")
+            with pytest.raises(cd.DriverError, match=function):
+                ACROSS[way](view, consumer)
+            return True
+
+        with machine.control.gate(consumer):
+            assert on_a_thread(refused)
+            assert cd.stats()["live"] > live  # kept, not freed behind the work
+            next_one = on_a_thread(lambda: ACROSS[way](source.view(), consumer))
+        machine.control.clear_faults()
+        wait(machine, 1, consumer)
+        assert machine.read(next_one.data, SIZE) == source.expected
+        abi.release(next_one)
+        assert until(lambda: cd.stats()["live"] <= live)
+        assert until(lambda allocated=allocated: machine.control.live().allocations <= allocated)
+    for ordinal in (0, 1):
+        wait(machine, ordinal, LEGACY)
+    machine.destroy_stream(consumer)
+    source.close()
+
+
 @pytest.mark.parametrize("array", [np.arange(12.0), np.arange(12, dtype=np.int8)[::-2], np.zeros((0, 3)), np.array(7)])
 @pytest.mark.parametrize("device", ["cuda:1", (2, 0)])
 def test_an_array_of_numpy_goes_to_a_device(array: Any, device: Any, machine: Machine) -> None:

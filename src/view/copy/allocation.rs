@@ -72,9 +72,11 @@ impl Allocation {
         }
     }
 
-    /// Leaves the memory to the driver for good: what still writes to it is in the order of no stream that is known.
-    pub(super) fn abandon(&mut self) {
-        std::mem::forget(self.block.take());
+    /// Ends it now, but for what `own` holds, whose context is current: the stream that it is for may not wait for that.
+    pub(super) fn end_after(&mut self, driver: &'static dyn Driver, own: Stream) {
+        if let Some(block) = self.block.take() {
+            keep::end_after(driver, own, block);
+        }
     }
 }
 

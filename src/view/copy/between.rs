@@ -78,7 +78,7 @@ impl Copy<'_> {
     }
 
     /// As [`enqueue_packed`](Self::enqueue_packed), by a stream of the source's device: it waits for what `stream` holds,
-    /// and `stream` waits for it. After a failure nothing that was enqueued here is pending.
+    /// and `stream` waits for it. After a failure what it may still hold keeps the source, and ends `to`.
     ///
     /// # Safety
     /// Those of [`enqueue_packed`](Self::enqueue_packed).
@@ -107,9 +107,10 @@ impl Copy<'_> {
             after(own, stream)?;
             Ok(there.restore()?)
         });
-        if joined.is_err() && driver.stream_synchronize(own).is_err() {
+        if joined.is_err() {
+            // The host does not wait: `own` may be behind what `stream` is to do once this thread has gone on.
             keep::by_stream(driver, own, self.view.owner(), self.view.device());
-            to.abandon();
+            to.end_after(driver, own);
         }
         joined
     }

@@ -67,7 +67,7 @@ pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
 #[cfg(test)]
 pub(crate) use poll::round;
-pub(crate) use poll::{by_stream, end, mark_own, start_for, until_done};
+pub(crate) use poll::{by_stream, end, end_after, mark_own, start_for, until_done};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 
@@ -299,6 +299,29 @@ mod tests {
             end(pooled().expect("memory"));
             driver.fault("cuMemAllocAsync", 0, code);
             assert_eq!(pooled().is_ok(), code == 2, "{code}");
+            driver.without_faults();
+        }
+    }
+
+    /// What another stream still writes to is in the order of no stream that could take it over.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+    fn what_ends_after_another_stream_is_not_taken_over() {
+        let (stream, own) = (Stream::from_raw(0xca5e1), Stream::from_raw(0xca5e2));
+        for (context, is_taken) in [(0xca_e000, true), (0xca_e001, false)] {
+            let driver = script(context);
+            driver.stream(stream.raw(), context);
+            driver.stream(own.raw(), context);
+            (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
+            let used = Use::new(driver, Some(stream)).expect("a context");
+            let pooled = || allocate_pooled(driver, 64, 0, stream, used);
+            let block = pooled().expect("memory");
+            match is_taken {
+                true => end(block),
+                false => end_after(driver, own, block),
+            }
+            driver.fault("cuMemAllocAsync", 0, 2);
+            assert_eq!(pooled().is_ok(), is_taken);
             driver.without_faults();
         }
     }

@@ -193,6 +193,23 @@ pub(crate) fn end(block: Block) {
     unmarked(Held::memory(block));
 }
 
+/// Ends a block once `stream`, whose context is current, has done what it holds now: no copy for the stream that the block
+/// was for takes it over before. If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory
+/// is the driver's for good.
+pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: Block) {
+    let marked = Use::new(driver, Some(stream)).and_then(|used| {
+        block.used = used;
+        used.home.record(driver, stream)
+    });
+    if let Ok(Some(event)) = marked {
+        ends(driver, News::Marked(event, vec![Held::memory(block)]));
+    } else if driver.stream_synchronize(stream).is_ok() {
+        end(block);
+    } else {
+        std::mem::forget(block);
+    }
+}
+
 /// Hands over what has no mark yet to the thread that can tell when its use is over.
 fn unmarked(held: Held) {
     match held.used().has_handle() {
