@@ -25,7 +25,7 @@ from cai_conformance import abi
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.ownership.waiting import until
-from conformance.tests.partners.copying import on_a_thread, settled
+from conformance.tests.partners.copying import is_at_most, on_a_thread, settled
 from conformance.tests.simulated.machine import Machine
 
 SHAPE = (3, 4)
@@ -330,7 +330,7 @@ def test_a_copy_across_devices_that_fails_does_not_wait(way: str, schedule: str,
         assert machine.read(next_one.data, SIZE) == source.expected
         abi.release(next_one)
         assert until(lambda: cd.stats()["live"] <= live)
-        assert until(lambda allocated=allocated: machine.control.live().allocations <= allocated)
+        assert until(partial(is_at_most, machine, allocated))
     for ordinal in (0, 1):
         wait(machine, ordinal, LEGACY)
     machine.destroy_stream(consumer)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::abi::codes::Code;
 use crate::memory::backing::Backing;
-use crate::memory::ranges::{Kind, Memory};
+use crate::memory::ranges::{Allocation, Kind, Memory};
 
 /// An address in an argument of a call.
 #[derive(Clone)]
@@ -91,17 +91,17 @@ impl Memory {
         if !matches!(place, Place::Known { .. }) {
             return Side::Pageable;
         }
-        match self.kind(place) {
+        match self.range(place).map(|range| range.kind) {
             Some(Kind::Pinned(_) | Kind::Registered(_)) => Side::Pinned,
             Some(Kind::Managed) => Side::Managed,
             _ => Side::Device,
         }
     }
 
-    /// Returns the kind of the range that a place is in.
-    pub(crate) fn kind(&self, place: &Place) -> Option<Kind> {
+    /// Returns the range that a place is in.
+    pub(crate) fn range(&self, place: &Place) -> Option<&Allocation> {
         match place {
-            Place::Known { base, .. } => self.at_base(*base).map(|range| range.kind),
+            Place::Known { base, .. } => self.at_base(*base),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use crate::entry::enter::Call;
 use crate::memory::place::Place;
 use crate::memory::ranges::Kind as Memory;
 use crate::process::thread;
+use crate::state::objects::Pool;
 use crate::state::queue::{Kind, QueueId};
 use crate::state::world::World;
 
@@ -78,14 +79,17 @@ impl Target {
 
     /// Refuses memory of a pool that the stream's device does not reach. Any device reaches all other memory here.
     pub(crate) fn reaches(&self, world: &World, place: &Place) -> Status {
-        let Some(Memory::Pool(pool)) = world.memory.kind(place) else {
+        let Some(range) = world.memory.range(place) else {
             return Ok(());
         };
         let device = world.context(self.context)?.device;
-        // Memory outlives its pool, which then refuses nobody any more.
-        let reached = world.pools.get(pool).map(|pool| pool.is_reached_by(device));
-        match reached {
-            Ok(false) => Err(Code::INVALID_VALUE),
+        let Memory::Pool(pool) = range.kind else {
+            return Ok(());
+        };
+        // Memory outlives its pool, which then refuses nobody any more, and whose handle may be another pool's.
+        let refuses = |pool: &Pool| pool.device == range.device && !pool.is_reached_by(device);
+        match world.pools.get(pool) {
+            Ok(pool) if refuses(pool) => Err(Code::INVALID_VALUE),
             _ => Ok(()),
         }
     }

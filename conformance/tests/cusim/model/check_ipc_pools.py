@@ -248,6 +248,23 @@ def test_a_copy_between_contexts_needs_no_access(cu: Driver, on_two_devices: tup
     cu.free(own)
 
 
+def test_a_pool_under_the_handle_of_one_that_is_gone_refuses_nothing_of_that(cu: Driver, sim: Sim) -> None:
+    before = sim.get("reuse")
+    sim.set("reuse", 1)
+    cu.set_current(primary(cu, 0))
+    gone, stream = cu.create_pool(), cu.stream()
+    memory = cu.alloc_from_pool(64, gone, stream)
+    cu.destroy_pool(gone)
+    other = cu.create_pool(1)
+    assert other == gone
+    cu.fill_async(memory, 1, 64, stream)
+    cu.free_async(memory, stream)
+    cu.wait_for(stream)
+    cu.destroy_stream(stream)
+    cu.destroy_pool(other)
+    sim.set("reuse", before)
+
+
 def test_grants_are_made_together_or_not_at_all(cu: Driver, on_two_devices: tuple[int, int]) -> None:
     pool, _ = on_two_devices
     assert code_of(cu, cu.set_pool_access, pool, {1: READ_WRITE, 0: NONE}) == INVALID_VALUE, "its own device's"
