@@ -94,7 +94,7 @@ impl<'a> Lent<'a> {
         Self(array)
     }
 
-    /// Refuses to compile for an enum that has one type twice: the second variant would never be made.
+    /// Refuses to compile for an enum that has one type twice, whose second variant would never be made: run by the compiler.
     ///
     /// # Panics
     /// At compile time, where the macro calls it.
