@@ -125,7 +125,7 @@ def _(t: Tensors) -> None:
     say.PY_DESTRUCTOR,
     after=("deleter-releases",),
     mutant=overriding(
-        keep=lambda self, array: self,
+        keep=lambda self, array: (self, array),
         capsule=lambda self, tensor, versioned: abi.new_capsule(
             ctypes.addressof(tensor), abi.VERSIONED if versioned else abi.LEGACY, destructor=False
         ),
@@ -172,7 +172,7 @@ def _(t: Tensors) -> None:
     "the deleter may be called on a thread that does not hold the GIL",
     say.PY_GIL,
     after=("deleter-releases",),
-    mutant=overriding(keep=lambda self, array: self, deleter=lambda self: here_only()),
+    mutant=overriding(keep=lambda self, array: (self, array), deleter=lambda self: here_only()),
     shows=GOES.format("abi.release_on_foreign_thread(abi.consume(array.__dlpack__()))"),
 )
 def _(t: Tensors) -> None:
