@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,8 +40,8 @@ FEATURES = "pyo3,cudarc,half,ndarray,num-complex,cudarc/cuda-12020"
 #: The extensions, by crate. `src/python/argument` is generic: only the examples have its code.
 EXTENSIONS = {
     "cai-dlpack-python": PACKAGE / "cai_dlpack" / "_core.so",
-    "cai-example": PACKAGE / "cai_example.so",
-    "cai-example-peer": PACKAGE / "cai_example_peer.so",
+    "cai-example": PACKAGE / "cai_example" / "cai_example.so",
+    "cai-example-peer": PACKAGE / "cai_example_peer" / "cai_example_peer.so",
 }
 #: Files that only tests have.
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/(programs|script|simulated|simulator|loom|orders)\.rs$")
@@ -78,8 +79,10 @@ def built() -> list[Path]:
     shutil.copytree(ROOT / "bindings" / "python" / "python" / "cai_dlpack", PACKAGE / "cai_dlpack")
     for crate, extension in EXTENSIONS.items():
         subprocess.run(["cargo", "build", "--package", crate, *cargo], cwd=ROOT, env=settings, check=True)
-        built = extension.stem if extension.parent == PACKAGE else "_core"
-        shutil.copy2(TARGET / "debug" / f"lib{built}.so", extension)
+        if not extension.parent.exists():  # as its wheel has it
+            installed = Path(sysconfig.get_path("platlib")) / extension.parent.name
+            shutil.copytree(installed, extension.parent, ignore=shutil.ignore_patterns("*.so"))
+        shutil.copy2(TARGET / "debug" / f"lib{extension.stem}.so", extension)
     return [ROOT / path for path in re.findall(r"Executable .*\((.*)\)", told.stderr)]
 
 

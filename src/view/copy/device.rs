@@ -36,10 +36,7 @@ pub(super) fn copy(
     let driver = driver::driver()?;
     let is_elsewhere = device != view.device();
     let place = match is_elsewhere {
-        true => {
-            keep_context(driver, device.id)?;
-            Place::cuda(device.id, 0)
-        }
+        true => Place::cuda(device.id, 0),
         false => view.place(),
     };
     let staged = match view.device().device_type {
@@ -87,15 +84,6 @@ pub(super) struct Copy<'a> {
     is_elsewhere: bool,
     /// The elements of an array on the CPU.
     staged: Option<HostBlock>,
-}
-
-/// Has the primary context of a device stay, if it is not active: no array that is there does that for the copy. It is kept
-/// for good, as the CUDA runtime keeps it from its first call on.
-fn keep_context(driver: &dyn Driver, ordinal: i32) -> Result<(), DriverError> {
-    if !driver.primary_context_active(ordinal)? {
-        driver.primary_context_retain(ordinal)?;
-    }
-    Ok(())
 }
 
 /// Whether `stream` of `device` is not being captured. In a device whose primary context is inactive no stream is.
