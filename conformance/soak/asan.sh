@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every Rust test of the library and of the simulator with each allocation watched, and leaks looked for
-# at the end. Needs a nightly compiler: `rustup toolchain install nightly`. No suppressions; one test is left out, which
-# leaks on purpose: of a driver that cannot have a graph keep an owner, the owner stays for ever, and is out of reach.
+# at the end. Needs a nightly compiler: `rustup toolchain install nightly`. No suppressions; two tests are left out,
+# which leak on purpose: of a driver that cannot have a graph keep an owner, or that refuses both an event and a wait, the
+# owner stays for ever, and is out of reach.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -20,6 +21,7 @@ provenance="asan and lsan, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nightl
         test --locked --no-fail-fast --target "$host" --target-dir "$target" \
         --package cai-dlpack --package cusim --package cusim-control \
         --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc,cai-dlpack/ipc -- \
-        --skip uncompilable --skip where_the_graph_cannot_keep_it_the_owner_stays_for_ever
+        --skip uncompilable --skip where_the_graph_cannot_keep_it_the_owner_stays_for_ever \
+        --skip an_owner_that_nothing_waits_for_stays
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/asan.txt

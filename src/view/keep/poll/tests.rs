@@ -64,6 +64,7 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
 /// If the stream cannot be marked the host waits; if it cannot do that either, the owner stays, unless the context has
 /// ended, where nothing runs any more.
 #[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
 fn an_owner_that_nothing_waits_for_stays() {
     const REFUSED: u32 = 999;
     const DESTROYED: u32 = 709;
