@@ -75,7 +75,8 @@ def tables(found: Sequence[Row]) -> Iterator[str]:
     def grown(chosen: Sequence[Row], label: str) -> dict[str, dict[str, Row]]:
         lines: dict[str, dict[str, Row]] = {}
         for row in chosen:
-            lines.setdefault(row.engine, {})[str(getattr(row, label))] = row
+            # Of several messages the first, and smallest.
+            lines.setdefault(row.engine, {}).setdefault(str(getattr(row, label)), row)
         return {engine: cells for engine, cells in lines.items() if len(cells) > 1}
 
     alone = [row for row in found if row.receivers == row.devices == 1]
