@@ -108,9 +108,7 @@ def nanoseconds() -> str:
         groups.append((heading, bars))
     values = [bar.value for _, bars in groups for bar in bars]
     low, high = math.log(min(values) / 2), math.log(max(values))
-    caption = (
-        f"{title.partition(chr(10))[0].lstrip('# ')}; the least of ten runs, on the simulated driver; logarithmic"
-    )
+    caption = f"{title.partition(chr(10))[0].lstrip('# ')}; the least of ten runs, on the simulated driver; logarithmic"
     return chart("Nanoseconds of a conversion", caption, groups, lambda value: (math.log(value) - low) / (high - low))
 
 
