@@ -108,6 +108,12 @@ def live(expected: dict[str, int] | None = None) -> dict[str, int]:
     return found
 
 
+def settled() -> dict[str, int]:
+    """What may leak, once what earlier tests have closed is gone."""
+    assert owners(0) == 0
+    return counted()
+
+
 def owners(expected: int) -> int:
     end = time.monotonic() + 10
     while counted()["owners"] != expected and time.monotonic() < end:
