@@ -306,8 +306,8 @@ impl<'d> Home<'d> {
         })
     }
 
-    /// As [`make`](Self::make), for memory and work that outlast this value: a primary context that is brought to life stays
-    /// for good, as with the CUDA runtime. It would take them with it.
+    /// Finds the context for memory and work that outlast this value: a primary context that is brought to life stays for good,
+    /// as with the CUDA runtime, since its end would end them.
     fn lasting(
         driver: &'d dyn Driver,
         place: &Place,

@@ -171,7 +171,7 @@ impl<'d> PrivateStream<'d> {
         })
     }
 
-    /// As [`new`](Self::new), for work that nobody waits for before this ends.
+    /// Takes a stream for work that may be pending when this value is dropped: the stream is destroyed then, not pooled.
     pub(crate) fn for_pending_work(driver: &'d dyn Driver) -> Result<Self, DriverError> {
         let mut made = Self::new(driver)?;
         made.is_busy = true;

@@ -109,7 +109,7 @@ def live(expected: dict[str, int] | None = None) -> dict[str, int]:
 
 
 def settled() -> dict[str, int]:
-    """What may leak, once what earlier tests have closed is gone."""
+    """Counts what may leak, after all that earlier tests have closed is gone."""
     assert owners(0) == 0
     return counted()
 

@@ -1,4 +1,4 @@
-//! What a copy enqueues if its stream and its source are of two devices.
+//! Copies whose stream and source are of two devices.
 //!
 //! Work of a device reaches the memory of another one's pool only if that was granted (`cuMemPoolSetAccess`); what names the
 //! contexts of both ends (`cuMemcpyPeerAsync`) needs no grant. So a source is read by work of its own device, between two
@@ -77,8 +77,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// As [`enqueue_packed`](Self::enqueue_packed), by a stream of the source's device: it waits for what `stream` holds,
-    /// and `stream` waits for it. After a failure what it may still hold keeps the source, and ends `to`.
+    /// Enqueues the copy of [`enqueue_packed`](Self::enqueue_packed) on a stream of the source's device: it waits for what
+    /// `stream` holds, and `stream` waits for it. After a failure the source is kept until that stream is done, and `to` ends then.
     ///
     /// # Safety
     /// Those of [`enqueue_packed`](Self::enqueue_packed).
@@ -101,7 +101,8 @@ impl Copy<'_> {
             order(driver, ready, then, &place, SyncPolicy::Event).map(drop)
         };
         after(stream, own)?;
-        // SAFETY: this function's contract: `stream` is done after `own`, which is made so below, or has been waited for.
+        // SAFETY: this function's contract, as `stream` is done after `own` (the order below); if that order is refused, both ends
+        // are kept until `own` is done.
         let copied = unsafe { self.copy_plan(to.pointer(), own) }.map_err(Error::from);
         let joined = copied.and_then(|()| {
             after(own, stream)?;

@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// What another stream still writes to is in the order of no stream that could take it over.
+    /// A block that another stream still writes to is not taken over by a copy for the stream that it was made for.
     #[test]
     #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
     fn what_ends_after_another_stream_is_not_taken_over() {
