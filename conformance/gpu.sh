@@ -16,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
-export PYTHONPATH=$PWD:$PWD/conformance/kit/src
+export PYTHONPATH=$PWD:$PWD/conformance/kit/src${PYTHONPATH:+:$PYTHONPATH}
 # JAX would take most of the memory of the GPU.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
 if [ -n "${2:-}" ]; then
