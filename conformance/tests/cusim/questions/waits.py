@@ -1,0 +1,98 @@
+"""What other threads may do while one waits in a call that frees; and which calls a capture forbids them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, create_string_buffer
+
+from cai_conformance.slow import Slow
+
+from conformance.tests.cusim.model.driver import Driver
+from conformance.tests.cusim.questions.ask import GLOBAL, LONG, RELAXED, beside_a_capture, on_another_thread, question
+
+
+def common_calls(cu: Driver) -> dict[str, Callable[[], int]]:
+    """What this library and its users call on any thread, for a stream that is idle."""
+    stream, event, memory, copy = cu.stream(), cu.event(), cu.alloc(64), cu.alloc(64)
+    block, spare, old = create_string_buffer(64), cu.stream(), cu.event()
+    cu.record(event, stream)
+    cu.wait_for(stream)
+    return {
+        "cuEventRecord": lambda: cu.code("cuEventRecord", c_void_p(event), c_void_p(stream)),
+        "cuStreamWaitEvent": lambda: cu.code("cuStreamWaitEvent", c_void_p(stream), c_void_p(event), c_uint(0)),
+        "cuMemsetD8Async": lambda: cu.code(
+            "cuMemsetD8Async", c_uint64(memory), c_ubyte(1), c_size_t(64), c_void_p(stream)
+        ),
+        "cuMemcpyAsync": lambda: cu.code(
+            "cuMemcpyAsync", c_uint64(copy), c_uint64(memory), c_size_t(64), c_void_p(stream)
+        ),
+        "cuMemcpyDtoHAsync to pageable memory": lambda: cu.code(
+            "cuMemcpyDtoHAsync_v2", block, c_uint64(memory), c_size_t(64), c_void_p(stream)
+        ),
+        "cuPointerGetAttribute": lambda: cu.code(
+            "cuPointerGetAttribute", byref(c_uint64()), c_uint(2), c_uint64(memory)
+        ),
+        "cuStreamIsCapturing": lambda: cu.code("cuStreamIsCapturing", c_void_p(stream), byref(c_uint())),
+        "cuStreamGetId": lambda: cu.code("cuStreamGetId", c_void_p(stream), byref(c_uint64())),
+        "cuMemAllocAsync": lambda: cu.code("cuMemAllocAsync", byref(c_uint64()), c_size_t(64), c_void_p(stream)),
+        "cuMemAlloc": lambda: cu.code("cuMemAlloc_v2", byref(c_uint64()), c_size_t(64)),
+        "cuStreamCreate": lambda: cu.code("cuStreamCreate", byref(c_void_p()), c_uint(1)),
+        "cuStreamDestroy": lambda: cu.code("cuStreamDestroy_v2", c_void_p(spare)),
+        "cuEventCreate": lambda: cu.code("cuEventCreate", byref(c_void_p()), c_uint(2)),
+        "cuEventDestroy": lambda: cu.code("cuEventDestroy_v2", c_void_p(old)),
+        "cuDevicePrimaryCtxRetain": lambda: cu.code("cuDevicePrimaryCtxRetain", byref(c_void_p()), c_int(0)),
+        "cuDevicePrimaryCtxRelease": lambda: cu.code("cuDevicePrimaryCtxRelease_v2", c_int(0)),
+        "cuIpcGetMemHandle": lambda: cu.code("cuIpcGetMemHandle", create_string_buffer(64), c_uint64(memory)),
+    }
+
+
+def beside_a_free(cu: Driver, name: str) -> str:
+    """Whether a call returns while another thread waits in cuMemFree."""
+    slow, stream, memory = Slow(), cu.stream(), cu.alloc(8)
+    slow.busy(stream, 0)
+    cu.wait_for(stream)
+    call = common_calls(cu)[name]
+    slow.busy(stream, LONG)
+    context = cu.current()
+
+    def free() -> None:
+        cu.set_current(context)
+        cu.free(memory)
+
+    freeing = threading.Thread(target=free)
+    freeing.start()
+    time.sleep(LONG / 4)
+    code = call()
+    is_done = cu.is_done(stream)
+    freeing.join()
+    return f"{'waits' if is_done else 'does not wait'} ({code})"
+
+
+@question
+def calls_beside_a_free(cu: Driver) -> object:
+    """which calls wait while another thread's cuMemFree waits for unrelated work"""
+    return {name: beside_a_free(cu, name) for name in common_calls(cu)}
+
+
+@question
+def calls_beside_a_capture(cu: Driver) -> object:
+    """calls of another thread in its own mode, beside a GLOBAL capture: what is refused, and the end of the capture"""
+    return refused(cu, None)
+
+
+@question
+def relaxed_calls_beside_a_capture(cu: Driver) -> object:
+    """calls of another thread in RELAXED mode, beside a GLOBAL capture: what is refused, and the end of the capture"""
+    return refused(cu, RELAXED)
+
+
+def refused(cu: Driver, mode: int | None) -> dict[str, object]:
+    found = {}
+    for name in common_calls(cu):
+        call = common_calls(cu)[name]
+        answer = beside_a_capture(cu, GLOBAL, lambda call=call: on_another_thread(cu, call, mode))  # type: ignore[misc]
+        if answer != (0, 0):
+            found[name] = answer
+    return found
