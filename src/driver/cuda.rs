@@ -34,7 +34,7 @@ pub(super) use library::loads;
 use super::ipc::{EventHandle, MemoryHandle, Uuid};
 use super::{
     Context, ContextId, Copy2d, Driver, DriverError, Event, Graph, HostFunction, MemoryKind,
-    PointerInfo, Pool, Primaries, UserObject, calls,
+    PointerInfo, Pool, Primaries, Relaxed, UserObject, calls,
 };
 use crate::process::fork;
 use crate::protocol::stream::{Capture, Stream};
@@ -606,6 +606,7 @@ impl Driver for Cuda {
 
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.stream_synchronize()?;
+        let _relaxed = Relaxed::new(self)?;
         // SAFETY: the stream is a handle that its holder vouches for.
         check("cuStreamSynchronize", unsafe {
             call(stream_handle(stream))

@@ -251,8 +251,9 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// `cuStreamGetId` (CUDA 12.0).
     fn stream_id(&self, stream: Stream) -> Result<u64, DriverError>;
 
-    /// Blocks until the stream's work is done. A default stream is the current context's.
-    /// Source: `cuStreamSynchronize`.
+    /// Blocks until the stream's work is done. A default stream is the current context's. Made in [`RELAXED`] mode: in its
+    /// own the thread is refused beside a capture, another thread's too, which the call breaks. Source:
+    /// `cuStreamSynchronize`.
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError>;
 
     /// Blocks until all work of the current context is done. Source: `cuCtxSynchronize`.
@@ -281,14 +282,15 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// `CU_MEMHOSTALLOC_PORTABLE`.
     fn alloc_pinned(&self, nbytes: u64) -> Result<u64, DriverError>;
 
-    /// Which calls a capture forbids this thread, from now on; what held before. Allocating, freeing and
-    /// synchronous copies are forbidden by another thread's capture too, and invalidate it, unless this
-    /// thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`.
+    /// Which calls a capture forbids this thread, from now on; what held before. To allocate, to free, to wait for a stream
+    /// or an event and to ask whether it is done is forbidden by another thread's capture too, and invalidates it, unless
+    /// this thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`, and a driver's answers
+    /// (docs/cusim.md).
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
 
-    /// Gives memory back; waits for all work that its device has, and for no other device's. Source: `cuMemFree`:
-    /// "causes the GPU to synchronize across all executing CUDA streams" (CUDA programming guide, stream-ordered
-    /// allocator). Memory of a pool is freed without a wait: "the driver assumes that all accesses to the allocation
+    /// Gives memory back; waits for all work of the context that it was allocated in, and for no other's on that device
+    /// (docs/cusim.md). Source: `cuMemFree`: "causes the GPU to synchronize across all executing CUDA streams" (CUDA
+    /// programming guide, stream-ordered allocator). Memory of a pool is freed without a wait: "the driver assumes that all accesses to the allocation
     /// are complete and performs no further synchronization" (the same).
     ///
     /// # Safety

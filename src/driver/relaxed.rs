@@ -5,7 +5,7 @@ use super::{Driver, DriverError};
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, for [`Driver::exchange_capture_mode`].
 pub(crate) const RELAXED: u32 = 2;
 
-/// Lets this thread allocate, free and create beside captures that go on elsewhere, until it is dropped.
+/// Lets this thread allocate, free, create and wait beside captures that go on elsewhere, until it is dropped.
 pub(crate) struct Relaxed<'d> {
     driver: &'d dyn Driver,
     before: u32,

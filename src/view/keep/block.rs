@@ -87,7 +87,8 @@ pub(crate) struct Use {
 /// Where the work is that uses a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Works {
-    /// On this stream, and what it is if the driver can tell.
+    /// On this stream, and what it is if the driver can tell. If nothing keeps it, it may have been destroyed by the end:
+    /// the driver reads what was the stream then (docs/cusim.md), and only a call for the stream may name it.
     On(Stream, Option<u64>),
     /// On a default stream: of this thread, which alone can name it, or the legacy one. A thread of ours that used that
     /// might break a capture of a blocking stream, which can begin at any time.
@@ -102,7 +103,7 @@ pub(super) enum Mark {
     Event(Lease<'static>),
     /// Its stream cannot be marked now: it is being captured, or the driver does not tell whether its context is there.
     Later,
-    /// Its stream cannot be named.
+    /// Its stream cannot be named, or the driver refuses it.
     Unnamed,
     /// Its context is gone: nothing runs there.
     Over,
@@ -135,12 +136,7 @@ impl Use {
         }
     }
 
-    /// Whether it is a default stream, which only a call for it marks.
-    pub(super) const fn is_default(&self) -> bool {
-        matches!(self.works, Works::Default(_))
-    }
-
-    /// Whether a thread of ours can mark it.
+    /// Whether a thread of ours can mark it, if something keeps it.
     pub(super) const fn has_handle(&self) -> bool {
         matches!(self.works, Works::On(..))
     }
@@ -170,26 +166,19 @@ impl Use {
         mark.ok().flatten()
     }
 
-    /// Marks what the stream holds now; for a thread of ours, whose context changes.
+    /// Marks what the stream, which is kept, holds now; for a thread of ours, whose context changes.
     pub(super) fn mark(&self, driver: &'static dyn Driver) -> Mark {
         match self.home.enter(driver) {
             Ok(true) => {}
             Ok(false) => return Mark::Over,
             Err(_) => return Mark::Later,
         }
-        let Works::On(stream, id) = self.works else {
+        let Works::On(stream, _) = self.works else {
             return Mark::Unnamed;
         };
-        let is_another = || id.is_some() && driver.stream_id(stream).ok() != id;
-        if is_another() {
-            return Mark::Unnamed;
-        }
         match self.home.record(driver, stream) {
-            // It may have been destroyed meanwhile, and its handle come back.
-            Ok(Some(_)) if is_another() => Mark::Unnamed,
             Ok(Some(event)) => Mark::Event(event),
             Ok(None) => Mark::Later,
-            // A stream that the driver refuses is gone.
             Err(_) => Mark::Unnamed,
         }
     }
@@ -199,12 +188,11 @@ impl Use {
     /// # Errors
     /// The driver's refusal: some device is not known.
     pub(super) fn sites(&self, driver: &dyn Driver) -> Result<Vec<Site>, DriverError> {
-        let own = self.site(driver)?;
-        let mut found = match (&own, self.works) {
-            (Some(own), Works::Anywhere) => Site::others(driver, own.ordinal)?,
+        let mut found = match self.works {
+            Works::Anywhere => Site::others(driver, self.home)?,
             _ => Vec::new(),
         };
-        found.extend(own);
+        found.extend(self.site(driver)?);
         Ok(found)
     }
 
@@ -265,16 +253,17 @@ impl Site {
         }
     }
 
-    /// The devices in use but this one.
+    /// The primary contexts in use but this one. No call tells of other contexts.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
-    fn others(driver: &dyn Driver, ordinal: i32) -> Result<Vec<Self>, DriverError> {
+    fn others(driver: &dyn Driver, but: Home) -> Result<Vec<Self>, DriverError> {
         let mut found = Vec::new();
-        for other in 0..driver.device_count()? {
-            if other != ordinal && driver.primary_context_active(other)? {
+        for ordinal in 0..driver.device_count()? {
+            let is_in_use = driver.primary_context_active(ordinal)?;
+            if is_in_use && !is_primary(driver, ordinal, (but.context, but.id))? {
                 found.push(Self {
-                    ordinal: other,
+                    ordinal,
                     home: None,
                 });
             }
@@ -373,7 +362,7 @@ impl Block {
     pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
         let (driver, used) = (self.driver, self.used.home);
         match self.used.works {
-            Works::Anywhere => Site::others(driver, self.ordinal),
+            Works::Anywhere => Site::others(driver, self.home),
             // The wait comes first, so that the memory can be taken until it is over.
             Works::Default(_) => Ok(self.used.site(driver)?.into_iter().collect()),
             _ if self.memory != Memory::Pool && self.home == used => Ok(Vec::new()),

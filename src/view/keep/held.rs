@@ -79,6 +79,12 @@ impl Held {
         }
     }
 
+    /// Whether a thread of ours may name the stream that it is for: something keeps that until the end.
+    pub(super) fn keeps_its_stream(&self) -> bool {
+        let kept = self.block().is_some_and(|block| block.stream.is_some());
+        kept && self.used().has_handle()
+    }
+
     /// The device whose memory the end gives back.
     pub(super) fn ordinal(&self) -> i32 {
         match &self.ends {

@@ -15,13 +15,12 @@
 //! | what ends | after | by |
 //! |---|---|---|
 //! | an owner | an event on the stream of its last user | its drop |
-//! | an owner whose last user was a default stream beside a capture, or a stream that is gone | as memory for such a stream | its drop |
+//! | an owner whose last user was a stream that was captured, or the legacy one beside a capture | all work of the stream's context | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
-//! | memory of a pool | an event on the stream that the copy was made for | `cuMemFree`, which does not wait for such memory |
-//! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the device; or the next copy of about its size takes it |
-//! | memory for a default stream, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's device | the same |
-//! | memory for a stream that is gone | all work of the stream's device | the same |
-//! | memory for a consumer that named no stream (-1, the host) | all work of every device in use | the same |
+//! | memory of a pool, for a stream that something keeps | an event on that stream | `cuMemFree`, which does not wait for such memory |
+//! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the context; or the next copy of about its size takes it |
+//! | memory for a default stream, or for one that nothing keeps, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's context | the same |
+//! | memory for a consumer that named no stream (-1, the host) | all work of its context, and of every primary one in use | the same |
 //! | an owner of another process's memory | the same | its drop |
 //! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
 //!
@@ -37,7 +36,9 @@
 //! **Limits.** `cuEventRecord` blocks while the driver takes no more work for the stream: eight such streams block the marks
 //! of all others. What is inside `cuMemFree` can be taken no more, as long as that waits for the device.
 //!
-//! `cuStreamGetId` tells a stream that was destroyed from another one under its handle.
+//! **A stream that was destroyed** has left a handle that no call may be given: the driver reads what is there, which has
+//! ended the process on a GPU (docs/cusim.md). So no thread of ours names a stream that nothing keeps. A call for a stream may,
+//! and `cuStreamGetId` tells that from an earlier one under the same handle.
 //!
 //! **Captures.** A stream is asked before its event is recorded, and once more after it, since the capture is another
 //! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended. The legacy
@@ -238,8 +239,11 @@ fn device_of(driver: &dyn Driver, place: &Place) -> Result<i32, DriverError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::driver::script::Script;
+    use crate::view::Kept;
 
     /// A driver of one device with this context, of which other tests have none.
     fn script(context: u64) -> &'static Script {
@@ -250,6 +254,11 @@ mod tests {
 
     fn used(driver: &Script) -> Use {
         Use::new(driver, None).expect("a context")
+    }
+
+    fn kept(mut block: Block) -> Block {
+        block.stream = Some(Kept(Arc::new(Owner::new(()))));
+        block
     }
 
     /// It is tried again only if memory is short; once more, if something is given back meanwhile (by another test).
@@ -296,7 +305,7 @@ mod tests {
             (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
             let used = Use::new(driver, Some(stream)).expect("a context");
             let pooled = || allocate_pooled(driver, 64, 0, stream, used);
-            end(pooled().expect("memory"));
+            end(kept(pooled().expect("memory")));
             driver.fault("cuMemAllocAsync", 0, code);
             assert_eq!(pooled().is_ok(), code == 2, "{code}");
             driver.without_faults();
@@ -315,7 +324,7 @@ mod tests {
             (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
             let used = Use::new(driver, Some(stream)).expect("a context");
             let pooled = || allocate_pooled(driver, 64, 0, stream, used);
-            let block = pooled().expect("memory");
+            let block = kept(pooled().expect("memory"));
             match is_taken {
                 true => end(block),
                 false => end_after(driver, own, block),

@@ -75,11 +75,11 @@ pub(super) fn start(driver: &'static dyn Driver) {
     sender(driver);
 }
 
-/// Starts the thread that a block will end by.
+/// Starts the threads that a block may end by.
 pub(crate) fn start_for(block: &Block) {
-    match block.used.has_handle() {
-        true => start(block.driver),
-        false => free::start(block.driver, block.ordinal),
+    free::start(block.driver, block.ordinal);
+    if block.used.has_handle() {
+        start(block.driver);
     }
 }
 
@@ -121,8 +121,8 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
 }
 
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
-/// wait. If the stream is being captured, the mark is made after that; if it is a default one beside a capture, the share
-/// is dropped once the device has done its work. What the capture holds is no work of the stream's: its graph keeps the
+/// wait. If the stream is being captured, or is the legacy one beside a capture, the share is dropped once its context has
+/// done the work that it has. What the capture holds is no work of the stream's: its graph keeps the
 /// owner ([`by_graph`](super::by_graph)).
 ///
 /// A thread that finds no memory on `device`, of which the owner's is, waits for the owner; if it is no CUDA device's, one
@@ -212,7 +212,7 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
 
 /// Hands over what has no mark yet to the thread that can tell when its use is over.
 fn unmarked(held: Held) {
-    match held.used().has_handle() {
+    match held.keeps_its_stream() {
         true => ends(held.driver(), News::Unmarked(held)),
         false => free::later(held, true),
     }
@@ -225,10 +225,10 @@ fn ends(driver: &'static dyn Driver, news: News) {
     }
 }
 
-/// Marks the default stream that a call is for, whose context is current, for all that has ended and that it uses: until
-/// then that waits for the whole device. Returns false if the stream cannot be marked now.
+/// Marks the stream that a call is for, whose context is current, for all that has ended and that it uses, and that no
+/// thread of ours may mark: until then that waits for the whole context. Returns false if the stream cannot be marked now.
 pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
-    if !used.is_default() {
+    if !used.is_of_one_stream() {
         return true;
     }
     let held = free::take_used(used);
@@ -409,7 +409,7 @@ impl Keeper {
                 if let Some(held) = self.find(&wanted)
                     && let Err(mut back) = answers.send(Answer(Some(held)))
                 {
-                    self.unmarked.extend(back.0.0.take());
+                    self.mark_again(back.0.0.take());
                 }
             }
         }
@@ -495,6 +495,16 @@ impl Keeper {
         }
     }
 
+    /// Takes what has lost its mark.
+    fn mark_again(&mut self, held: impl IntoIterator<Item = Held>) {
+        for held in held {
+            match held.keeps_its_stream() {
+                true => self.unmarked.push(held),
+                false => free::later(held, true),
+            }
+        }
+    }
+
     /// Ends what hangs on events that have been reached.
     fn ask(&mut self) {
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -503,7 +513,7 @@ impl Keeper {
                 // A capture has begun and ended since the stream was asked.
                 Err(error) if error.is_of_capture() => {
                     waiting.event.destroy();
-                    self.unmarked.extend(waiting.held);
+                    self.mark_again(waiting.held);
                 }
                 told => {
                     set_stuck(&mut waiting.held, told.is_err());
