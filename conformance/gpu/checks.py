@@ -1,38 +1,42 @@
-"""Checks what the library promises at its edges: captures, copies, contexts, readers on the host.
+"""Checks what the library promises at its edges, and between the libraries themselves.
 
     python -m conformance.gpu.checks [PART ...]         on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.checks --simulated
 
-Each check has a process of its own. A line for each says `ok`, `WRONG` with what was found, or `not run` with the
-reason; and what the control found: the same check with producers that declare no stream, so that nothing is ordered.
-There a check of an order must fail (`lost`): else its race cannot be lost, and it proves nothing. Exits with 1 where a
-check is wrong, or its control is not lost.
+Each check has a process of its own, but for `libraries`, which take long to start. A line for each says `ok`, `WRONG`
+with what was found, or `not run` with the reason; and what the control found: the same check with producers that
+declare no stream, so that nothing is ordered. There a check of an order must fail (`lost`): else its race cannot be
+lost, and it proves nothing. Exits with 1 where a check is wrong, or its control is not lost.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 
-from conformance.gpu.child import answer
+from cai_conformance.library import loaded
+
+from conformance.gpu.child import answer, answers
 from conformance.gpu.facts import begin
 from conformance.gpu.machine import SlowTrack, machine
-from conformance.gpu.registry import CHECKS, Check, NotRun
+from conformance.gpu.registry import CHECKS, Check, NotRun, Run
 
 TRIES = 5
-PARTS = ("captures", "copies", "contexts", "host_readers", "processes")
+PARTS = ("captures", "copies", "contexts", "host_readers", "processes", "libraries")
 
 
-def outcome(check: Check, declares: bool) -> str:
+def outcome(run: Run, declares: bool) -> str:
     try:
         track = SlowTrack(machine())
         track.seconds, track.declares = 0.1, declares
         track.load()
-        check(track)
+        run(track)
     except NotRun as reason:
-        return f"not run: {reason}"
+        return f"not run: {' '.join(str(reason).split())}"
     except Exception as error:  # whatever a driver or the library says
         where = traceback.extract_tb(error.__traceback__)[-1]
         found = " ".join(str(error).split())
@@ -40,9 +44,35 @@ def outcome(check: Check, declares: bool) -> str:
     return "ok"
 
 
-def can_be_lost(check: Check) -> bool:
-    """Whether one of a few tries without an order fails: on a busy machine a slow write may be over in time."""
-    return any(answer(lambda: outcome(check, False)) != "ok" for _ in range(TRIES))
+def in_a_process(run: Run, declares: bool) -> str:
+    return answer(lambda: outcome(run, declares))
+
+
+def tried(check: Check, ask: Callable[[Run, bool], str]) -> str:
+    """Returns the outcome and that of the control, of which one of a few tries without an order must fail.
+
+    On a busy machine a slow write may be over in time.
+    """
+    found, control = ask(check.run, True), "no order"
+    if check.orders and found == "ok":
+        control = "lost" if any(ask(check.run, False) != "ok" for _ in range(TRIES)) else "NOT LOST"
+    return f"{found}\t{control}"
+
+
+def has_context() -> bool:
+    """Returns whether the context still works, once the device has done its work."""
+    driver = loaded()
+    return driver is not None and driver.cuCtxSynchronize() == 0
+
+
+def lines(checks: Iterable[Check]) -> Iterator[str]:
+    """Returns outcome and control of checks that run together, or of one that has processes of its own."""
+    listed = list(checks)
+    if listed[0].together is None:
+        yield from (tried(check, in_a_process) for check in listed)
+        return
+    for found in answers([lambda check=check: tried(check, outcome) for check in listed], can_go_on=has_context):  # type: ignore[misc]
+        yield found if "\t" in found else f"{found}\tno order"
 
 
 def main() -> int:
@@ -55,13 +85,12 @@ def main() -> int:
     print("part\tcheck\toutcome\tcontrol", flush=True)
     for part in asked.parts or PARTS:
         importlib.import_module(f"conformance.gpu.{part}")
-        for name, (check, orders) in CHECKS.pop(part).items():
-            found = answer(lambda check=check: outcome(check, True))  # type: ignore[misc]
-            control = "no order"
-            if orders and found == "ok":
-                control = "lost" if can_be_lost(check) else "NOT LOST"
-            print(part, name, found, control, sep="\t", flush=True)
-            failed |= not found.startswith(("ok", "not run: ")) or control == "NOT LOST"
+        for _, group in itertools.groupby(CHECKS.pop(part).items(), lambda item: item[1].together):
+            names, checks = zip(*group, strict=True)
+            for name, line in zip(names, lines(checks), strict=True):
+                print(part, name, line, sep="\t", flush=True)
+                found, _, control = line.partition("\t")
+                failed |= not found.startswith(("ok", "not run: ")) or control == "NOT LOST"
     return int(failed)
 
 

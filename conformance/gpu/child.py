@@ -1,4 +1,4 @@
-"""Runs a function in a forked child: a call that hangs, kills the process or breaks the context stays there.
+"""Runs functions in a forked child: a call that hangs, kills the process or breaks the context stays there.
 
 The parent must not have started a driver, which no fork survives.
 """
@@ -8,35 +8,59 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+
+Ask = Callable[[], str]
 
 
-def answer(ask: Callable[[], str], seconds: float = 60) -> str:
+def answer(ask: Ask, seconds: float = 60) -> str:
     """Returns what `ask` returns, else how its process ended."""
+    (found,) = answers([ask], seconds)
+    return found
+
+
+def answers(asks: Sequence[Ask], seconds: float = 60, can_go_on: Callable[[], bool] = lambda: True) -> Iterator[str]:
+    """Returns the answers of one process; after one that ended, hung or cannot go on, the next are of a new one."""
+    found = 0
+    while found < len(asks):
+        for each in _of_one_process(asks[found:], seconds, can_go_on):
+            found += 1
+            yield each
+
+
+def _of_one_process(asks: Sequence[Ask], seconds: float, can_go_on: Callable[[], bool]) -> Iterator[str]:
+    """Returns the answers of a process, the last of which may be how it ended; at least one."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(sender, ask), daemon=False)
+    process = context.Process(target=_tell, args=(sender, asks, can_go_on), daemon=False)
     process.start()
     sender.close()
-    found, has_ended = "", False
+    count, has_ended = 0, False
     try:
-        if receiver.poll(seconds):
+        while count < len(asks) and receiver.poll(seconds):
             found = str(receiver.recv())
-            has_ended = True
+            count += 1
+            yield found
+        has_ended = count == len(asks)
     except EOFError:
         has_ended = True
     if has_ended:
         # Its end of the pipe closes a moment before it can be waited for.
         process.join(5)
-    if process.exitcode is None:
+    is_killed = process.exitcode is None
+    if is_killed:
         process.kill()
         process.join()
-        return found or f"no answer in {seconds:.0f} s"
-    return found or f"the process ended by {_ending(process.exitcode)}"
+    if count == len(asks) or (has_ended and process.exitcode == 0 and count):
+        return
+    yield f"no answer in {seconds:.0f} s" if is_killed else f"the process ended by {_ending(process.exitcode or 0)}"
 
 
-def _tell(sender: multiprocessing.connection.Connection, ask: Callable[[], str]) -> None:
-    sender.send(ask())
+def _tell(sender: multiprocessing.connection.Connection, asks: Sequence[Ask], can_go_on: Callable[[], bool]) -> None:
+    for ask in asks:
+        sender.send(ask())
+        if not can_go_on():
+            break
     sender.close()
 
 

@@ -15,7 +15,17 @@ from conformance.gpu.child import answer
 from conformance.matrix.installed import versions
 from conformance.provenance import commit, today
 
-LIBRARIES = {"numpy", "cuda-core", "cuda-bindings", "numba-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x", "jax"}
+LIBRARIES = {
+    "numpy",
+    "cuda-core",
+    "cuda-bindings",
+    "numba-cuda",
+    "apache-tvm-ffi",
+    "torch",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "jax",
+}
 SIMULATED = "SIMULATED: no GPU took part, and nothing here is about one"
 
 # CUdevice_attribute: what the answers depend on.

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from conformance.gpu.machine import SlowTrack
 
-Check = Callable[[SlowTrack], object]
-CHECKS: dict[str, dict[str, tuple[Check, bool]]] = {}
+Run = Callable[[SlowTrack], object]
+
+
+class Check(NamedTuple):
+    """A check, which raises if what it finds is wrong."""
+
+    run: Run
+    #: Whether it must fail where nothing is ordered.
+    orders: bool
+    #: The checks of one name share a process, in which each has its control, too; without a name it has its own.
+    together: str | None
+
+
+CHECKS: dict[str, dict[str, Check]] = {}
 
 
 class NotRun(Exception):
     """Why a check cannot be made on this machine."""
 
 
-def check(part: str, name: str, orders: bool = True) -> Callable[[Check], Check]:
+def check(part: str, name: str, orders: bool = True, together: str | None = None) -> Callable[[Run], Run]:
     """Adds a check: it raises if what it finds is wrong. One that `orders` must fail where nothing is ordered."""
 
-    def add(function: Check) -> Check:
-        CHECKS.setdefault(part, {})[name] = (function, orders)
+    def add(function: Run) -> Run:
+        CHECKS.setdefault(part, {})[name] = Check(function, orders, together)
         return function
 
     return add
