@@ -231,6 +231,10 @@ class KernelOfNumba(Numba):
                 target[at] = source[at]
 
         self.kernel = cuda.jit(copied)
+        try:
+            self.kernel[1, 32, self.reads_on](self.copy, self.copy)
+        except Exception as error:  # of a compiler that is not there, or is newer than the driver
+            raise NotRun(f"Numba makes no kernel here: {type(error).__name__}: {error}") from None
 
     def taken(self, array: Any, **given: Any) -> Any:
         policy = cd.policy(sync="none") if given.pop("stream", None) == -1 else contextlib.nullcontext()
