@@ -9,8 +9,10 @@ The kit's own report of each is printed. Exits with 1 if this package's arrays o
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -85,21 +87,29 @@ def is_there(module: str) -> bool:
         return False
 
 
+def judged(target: tuple[str, ...], simulated: bool) -> tuple[str, int]:
+    """What the kit says of a target, and its exit code; why it is not run, and 0."""
+    module, *arguments = target
+    if not is_there(module):
+        return f"not run: {module} is not installed", 0
+    if simulated and module in ("cupy", "torch", "jax"):
+        return f"not run: {module} reaches no simulated driver", 0
+    command = [sys.executable, "-m", "cai_conformance", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.stdout.strip(), done.returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="on the simulator, those that reach its driver")
     asked = parser.parse_args()
     begin(parser, asked.simulated)
     failed = False
-    for module, *arguments in TARGETS:
-        print(f"\n== {' '.join(arguments)}", flush=True)
-        if not is_there(module):
-            print(f"not run: {module} is not installed")
-        elif asked.simulated and module in ("cupy", "torch", "jax"):
-            print(f"not run: {module} reaches no simulated driver")
-        else:
-            code = subprocess.run([sys.executable, "-m", "cai_conformance", *arguments], cwd=ROOT).returncode
-            failed |= code > (module != "cai_dlpack")
+    # Side by side: a check's time is that of a library's import, in a process of its own.
+    with ThreadPoolExecutor(os.cpu_count()) as together:
+        for target, (said, code) in zip(TARGETS, together.map(lambda it: judged(it, asked.simulated), TARGETS), strict=True):
+            print(f"\n== {' '.join(target[1:])}\n{said}", flush=True)
+            failed |= code > (target[0] != "cai_dlpack")
     return int(failed)
 
 

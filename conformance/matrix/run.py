@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +114,18 @@ def main() -> int:
             here.remove((room, name))
             absent[f"{name} ({room})"] = "left out by --room"
     cells = []
-    for room, producers, consumers in LIBRARIES:
-        takers = [name for name in consumers if (room, name) in here]
-        for producer in producers:
-            if (room, producer) in here:
-                print(f"{room}: {producer} ...", file=sys.stderr, flush=True)
-                found, failed = run(room, producer, takers)
-                cells += found
-                if failed:
-                    absent[f"{producer} ({room}), " + ("the end" if found else "all of it")] = failed
+    work = [
+        (room, producer, [name for name in consumers if (room, name) in here])
+        for room, producers, consumers in LIBRARIES
+        for producer in producers
+        if (room, producer) in here
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as together:
+        for (room, producer, _), (found, failed) in zip(work, together.map(lambda one: run(*one), work), strict=True):
+            print(f"{room}: {producer}", file=sys.stderr, flush=True)
+            cells += found
+            if failed:
+                absent[f"{producer} ({room}), " + ("the end" if found else "all of it")] = failed
     head: dict[str, Any] = {
         "date": today(),
         "commit": commit(),

@@ -9,7 +9,7 @@ from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, 
 
 from cai_conformance.slow import Slow
 
-from conformance.tests.cusim.model.driver import Driver
+from conformance.tests.cusim.model.driver import LEGACY, Driver
 from conformance.tests.cusim.questions.ask import GLOBAL, LONG, RELAXED, beside_a_capture, on_another_thread, question
 
 
@@ -96,3 +96,24 @@ def refused(cu: Driver, mode: int | None) -> dict[str, object]:
         if answer != (0, 0):
             found[name] = answer
     return found
+
+
+@question
+def a_blocking_stream_for_the_legacy_one(cu: Driver) -> object:
+    """an event recorded on an idle blocking stream: is it reached before what the legacy stream held, what another
+    blocking stream held, what a non-blocking one held? recorded beside the capture of a blocking stream: code, and the
+    capture's end"""
+    slow, blocking, other, apart = Slow(), cu.stream(0), cu.stream(0), cu.stream()
+    event, found = cu.event(), {}
+    for name, held in {"legacy": LEGACY, "blocking": other, "non-blocking": apart}.items():
+        slow.busy(held, 0)
+        cu.wait_for(held)
+        slow.busy(held, LONG)
+        cu.record(event, blocking)
+        cu.code("cuStreamQuery", c_void_p(blocking))
+        time.sleep(LONG / 4)
+        is_reached, is_busy = cu.event_done(event), not cu.is_done(held)
+        found[name] = f"reached: {is_reached}, held: {is_busy}"
+        cu.wait_for(held)
+    record = lambda: cu.code("cuEventRecord", c_void_p(event), c_void_p(blocking))  # noqa: E731
+    return found, beside_a_capture(cu, RELAXED, record, flags=0)
