@@ -107,7 +107,8 @@ def main() -> int:
     failed = False
     # Side by side: a check's time is that of a library's import, in a process of its own.
     with ThreadPoolExecutor(os.cpu_count()) as together:
-        for target, (said, code) in zip(TARGETS, together.map(lambda it: judged(it, asked.simulated), TARGETS), strict=True):
+        answers = together.map(lambda target: judged(target, asked.simulated), TARGETS)
+        for target, (said, code) in zip(TARGETS, answers, strict=True):
             print(f"\n== {' '.join(target[1:])}\n{said}", flush=True)
             failed |= code > (target[0] != "cai_dlpack")
     return int(failed)

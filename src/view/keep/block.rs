@@ -253,6 +253,11 @@ impl Site {
         }
     }
 
+    /// Whether a use is over once this has been waited for.
+    pub(super) fn is_of(&self, used: Use) -> bool {
+        self.home == Some(used.home) && used.works != Works::Anywhere
+    }
+
     /// The primary contexts in use but this one. No call tells of other contexts.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::block::{Block, Home, Memory, Site, Use};
 use super::held::Held;
@@ -19,6 +19,9 @@ use crate::process::signals;
 static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 /// Signalled when something comes.
 static CHANGED: Condvar = Condvar::new();
+/// How long what is here may be taken over, or its stream be marked by a call for it, before a call waits for a context: until
+/// that returns, other threads enqueue nothing there (docs/cusim.md). So they meet few of these calls, however much ends.
+const GRACE: Duration = Duration::from_millis(100);
 /// The pause before the driver is asked again what it has refused.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -33,6 +36,7 @@ struct Shelf {
 /// What ends here, and whether work may still use it.
 struct Waiting {
     held: Held,
+    since: Instant,
     is_in_use: bool,
     /// The devices that are waited for first; the call that frees a block waits for its own. `None` if they are not known
     /// yet.
@@ -52,11 +56,17 @@ fn wait(shelves: Shelves) -> Shelves {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
+fn wait_for(shelves: Shelves, most: Duration) -> Shelves {
+    let paused = CHANGED.wait_timeout(shelves, most);
+    paused.unwrap_or_else(PoisonError::into_inner).0
+}
+
 /// Ends `held` once its device has done its work. If `is_in_use`, its use is not over before that. Calls no driver, unless
 /// there is no thread for it: then the caller waits.
 pub(super) fn later(held: Held, is_in_use: bool) {
     let waiting = Waiting {
         sites: (!is_in_use).then(Vec::new),
+        since: Instant::now(),
         held,
         is_in_use,
     };
@@ -67,6 +77,13 @@ pub(super) fn later(held: Held, is_in_use: bool) {
         let _relaxed = Relaxed::new(driver);
         alone.finish();
     }
+}
+
+/// Has the threads look for what a thread waits for, which [has no time](GRACE).
+pub(super) fn hurry() {
+    // Without the lock a thread that has just looked would miss it.
+    let _shelves = lock();
+    CHANGED.notify_all();
 }
 
 /// Starts the thread of a device, if it could be started, so that a deleter finds it.
@@ -157,9 +174,14 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
     let _ = driver.exchange_capture_mode(RELAXED);
     let mut shelves = lock();
     loop {
-        let own = shelf(&mut shelves, ordinal);
-        let Some(waiting) = own.waiting.pop_front() else {
-            shelves = wait(shelves);
+        let own = &mut shelf(&mut shelves, ordinal).waiting;
+        let due = own.iter().position(Waiting::is_due);
+        let Some(waiting) = due.and_then(|at| own.remove(at)) else {
+            let soonest = own.iter().map(|waiting| waiting.since).min();
+            shelves = match soonest {
+                Some(since) => wait_for(shelves, GRACE.saturating_sub(since.elapsed())),
+                None => wait(shelves),
+            };
             continue;
         };
         let left;
@@ -171,9 +193,8 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
             shelves = lock();
         }
         let mut waiting = shelf(&mut shelves, ordinal).waiting.iter();
-        if is_stuck && waiting.all(|waiting| waiting.held.is_stuck()) {
-            let paused = CHANGED.wait_timeout(shelves, PAUSE);
-            shelves = paused.unwrap_or_else(PoisonError::into_inner).0;
+        if is_stuck && waiting.all(|waiting| waiting.held.is_stuck() || !waiting.is_due()) {
+            shelves = wait_for(shelves, PAUSE);
         }
     }
 }
@@ -183,6 +204,19 @@ impl Waiting {
     fn ordinal(&self) -> i32 {
         let next = self.sites.as_ref().and_then(|sites| sites.last());
         next.map_or(self.held.ordinal(), |site| site.ordinal)
+    }
+
+    /// Whether its time is over, or a thread waits for its memory.
+    fn is_due(&self) -> bool {
+        self.since.elapsed() >= GRACE || room::is_wanted(self.held.ordinal())
+    }
+
+    /// Notes that all work of a context was waited for, after a moment.
+    fn settled_with(&mut self, site: &Site, begun: Instant) {
+        if self.is_in_use && self.since < begun && site.is_of(self.held.used()) {
+            self.sites = Some(Vec::new());
+            self.is_in_use = false;
+        }
     }
 
     /// Whether it waits for a device as no other thread can name the stream of this use.
@@ -207,9 +241,15 @@ impl Waiting {
             room::changed(of);
         }
         drop(shelves);
+        let begun = Instant::now();
         let is_settled = site.settle(driver);
         shelves = lock();
-        let left = shelf(&mut shelves, ordinal).settling.take();
+        let own = shelf(&mut shelves, ordinal);
+        if is_settled {
+            let waiting = own.waiting.iter_mut();
+            waiting.for_each(|waiting| waiting.settled_with(&site, begun));
+        }
+        let left = own.settling.take();
         let left = left.map(|left| left.settled(site, is_settled));
         (shelves, left)
     }

@@ -247,8 +247,9 @@ pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
     }
 }
 
-/// Has the thread ask all events soon.
+/// Has the threads end soon what they can.
 pub(super) fn hurry(driver: &'static dyn Driver) {
+    free::hurry();
     // Without a thread there is nothing to ask.
     let _ = tell(driver, News::Hurry);
 }

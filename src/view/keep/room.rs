@@ -78,6 +78,7 @@ impl State {
                 rounds: Vec::new(),
                 round: 0,
                 changes: 0,
+                waiters: 0,
             });
             self.tallies.len() - 1
         });
@@ -116,6 +117,8 @@ struct Tally {
     /// Begins anew with each thread that waits.
     round: u64,
     changes: u64,
+    /// The threads that have found no memory.
+    waiters: usize,
 }
 
 struct Round {
@@ -271,6 +274,7 @@ impl Waiter {
         let tally = state.of(ordinal);
         let round = tally.begin();
         let (due, stuck) = tally.before(round);
+        tally.waiters += 1;
         Self {
             ordinal,
             round,
@@ -350,6 +354,17 @@ impl Waiter {
         };
         (left, tally.changes)
     }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        with_tally(self.ordinal, |tally| tally.waiters -= 1);
+    }
+}
+
+/// Whether a thread waits for memory of a device.
+pub(super) fn is_wanted(ordinal: i32) -> bool {
+    with_tally(ordinal, |tally| tally.waiters > 0)
 }
 
 fn change(ordinal: i32, make: impl FnOnce(&mut Tally)) {

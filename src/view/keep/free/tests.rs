@@ -32,6 +32,7 @@ fn without_a_thread_the_caller_waits_and_frees() {
                 driver.fault(call, 0, 999);
             }
             let waiting = Waiting {
+                since: Instant::now(),
                 held: Held::memory(block),
                 is_in_use,
                 sites: if is_in_use { None } else { Some(Vec::new()) },
