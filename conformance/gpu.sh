@@ -7,8 +7,10 @@
 # not installed there. Each part's output is kept under conformance/results/gpu, with hardware, driver, versions, date
 # and commit at its head.
 #
-#   PARTS='questions races'   some parts: questions checks races bench matrix judged
+#   PARTS='questions races'   some parts: questions checks reach races bench matrix judged
+#   CARRIED=site.tar.xz       engines for `reach` that are not installed there (conformance/gpu/carried.py)
 #   TRIALS=1000               shortens the races
+#   ENGINES='dask nixl'       some engines of `reach`
 #   COMMIT=1a2b3c4            names the commit of a tree that was carried in without its repository
 #   PIN_CLOCKS=1              fixes the clocks for the run, which needs the right to (nvidia-smi --lock-gpu-clocks)
 #   SIMULATED=1               runs the parts on the simulated driver, to see that they run: every output says
@@ -22,6 +24,12 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false
 if [ -n "${2:-}" ]; then
     "$python" -m pip install --quiet --no-index --no-deps --upgrade --target target/gpu "$2" || exit 1
     PYTHONPATH=$PWD/target/gpu:$PYTHONPATH
+fi
+if [ -n "${CARRIED:-}" ]; then
+    rm -rf target/gpu-carried
+    "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="tar")' \
+        "$CARRIED" target/gpu-carried || exit 1
+    PYTHONPATH=$PYTHONPATH:$PWD/target/gpu-carried
 fi
 
 if [ -n "${SIMULATED:-}" ]; then
@@ -62,6 +70,7 @@ questions() {
     return 0
 }
 checks() { keep checks.tsv "${run[@]}" -m conformance.gpu.checks "${flags[@]}"; }
+reach() { keep reach.tsv "${run[@]}" -m conformance.gpu.reach "${flags[@]}" ${ENGINES:-}; }
 races() { keep races.tsv "${run[@]}" -m conformance.gpu.races "${flags[@]}" --trials "${TRIALS:-10000}"; }
 bench() { keep bench.md "${run[@]}" benches/gpu.py "${flags[@]}"; }
 matrix() {
@@ -74,7 +83,7 @@ matrix() {
 judged() { keep judged.txt "${run[@]}" -m conformance.gpu.judged "${flags[@]}"; }
 
 failed=0
-for part in ${PARTS:-questions checks bench races matrix judged}; do
+for part in ${PARTS:-questions checks reach bench races matrix judged}; do
     echo "== $part"
     "$part" || { echo "== $part: exit code $?"; failed=1; }
 done

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import importlib
-import pickle
-import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
@@ -17,51 +15,13 @@ from cai_dlpack import pickling
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT
+from conformance.tests.reach.messages import received, sent
+from conformance.tests.reach.page import stated
 from conformance.tests.simulated.machine import Machine
 
 #: Kinds of memory, with that in which an array arrives.
 KINDS = {"host": 1, "pinned": 1, "managed": 2, "device": 2}
-#: How the page names an engine.
-NAMES = {"dask": "Dask over TCP", "pickle": "pickle, multiprocessing"}
 ENGINES = [pytest.param("dask", marks=needs.dask), "pickle"]
-
-
-def stated(engine: str, kind: str) -> tuple[int, int]:
-    """The copies at the sender and at the receiver that the page states for an array in C order."""
-    page = (ROOT / "docs/reach.md").read_text()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
-    (copies,) = (row[5] for row in rows if row[0] == NAMES[engine] and kind in row[1].split(", "))
-    found = re.match(r"(\d) \+ (\d)", copies)
-    assert found, copies
-    return int(found[1]), int(found[2])
-
-
-class Sent(NamedTuple):
-    """What is on the way: what describes it, and its bytes on the host."""
-
-    header: Any
-    frames: list[Any]
-
-
-def sent(engine: str, view: cd.CaiView) -> Sent:
-    if engine == "dask":
-        from cai_dlpack import dask
-        from distributed.protocol import serialize
-
-        dask.register()
-        return Sent(*serialize(view, serializers=["dask"], on_error="raise"))
-    frames: list[Any] = []
-    return Sent(pickle.dumps(view, 5, buffer_callback=frames.append), frames)
-
-
-def received(engine: str, message: Sent) -> cd.CaiView:
-    if engine == "dask":
-        from distributed.protocol import deserialize
-
-        found: cd.CaiView = deserialize(*message)
-        return found
-    loaded: cd.CaiView = pickle.loads(message.header, buffers=message.frames)
-    return loaded
 
 
 def view_of(machine: Machine, kind: str, is_strided: bool) -> cd.CaiView:

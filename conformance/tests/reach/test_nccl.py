@@ -8,8 +8,6 @@ is not run.
 from __future__ import annotations
 
 import ctypes
-import re
-import textwrap
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,8 +15,8 @@ import cai_dlpack as cd
 import numpy as np
 
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.interpreter.process import ROOT
 from conformance.tests.reach.arrays import lazy
+from conformance.tests.reach.page import recipe_of_nccl
 from conformance.tests.simulated.machine import Machine
 
 __all__ = ["lazy"]
@@ -68,14 +66,6 @@ def pending(machine: Machine, values: np.ndarray[Any, Any]) -> Pending:
     return Pending(cd.view(Cai(interface(shape=(8,), data=(data, False), stream=stream))), stream)
 
 
-def recipe() -> str:
-    page = (ROOT / "docs/reach.md").read_text(encoding="utf-8")
-    section = page[page.index("\n## NCCL\n") :]
-    found = re.search(r"^```\w+[^\n]*\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert found
-    return textwrap.dedent(found[1])
-
-
 def names(machine: Machine, sent: Pending, into: Pending) -> dict[str, Any]:
     """What the recipe's reader has."""
     nccl = SimpleNamespace(NCCL_FLOAT32=FLOAT32, NCCL_SUM=SUM)
@@ -100,7 +90,7 @@ def test_the_recipe_is_ordered_after_the_data_and_before_the_next_write(lazy: Ma
     sent, into = pending(lazy, VALUES), pending(lazy, LATER)
     given = names(lazy, sent, into)
     waits = lazy.control.count("cuStreamSynchronize"), lazy.control.count("cuEventSynchronize")
-    exec(recipe(), given)
+    exec(recipe_of_nccl(), given)
     assert given["comm"].calls == 1
     assert waits == (lazy.control.count("cuStreamSynchronize"), lazy.control.count("cuEventSynchronize"))
     assert at(lazy, into.view) == list(BEFORE), "it is done already: the order is not tested"

@@ -67,6 +67,16 @@ def test_the_checks_of_a_gpu_run_on_the_simulator(part: str) -> None:
     assert set(controls) <= {"lost", "no order"} and "lost" in controls
 
 
+@pytest.mark.parametrize("engines", [("nccl", "copies"), ("mpi4py",), ("pickle",)], ids="-".join)
+def test_what_sends_memory_of_a_gpu_runs_on_the_simulator(engines: tuple[str, ...]) -> None:
+    """As far as it is installed; docs/reach.md says what of it needs a device."""
+    done = module("conformance.gpu.reach", *engines, "--simulated")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows(done)
+    assert {row[0] for row in found if row[2] == "ok"} == set(engines)
+    assert {control.partition(":")[0] for _, _, _, control, _ in found} <= {"lost", "no order"}
+
+
 def test_the_times_of_a_gpu_are_taken_on_the_simulator() -> None:
     done = run(sys.executable, "benches/gpu.py", "--simulated")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,6 +95,7 @@ def test_the_times_of_a_gpu_are_taken_on_the_simulator() -> None:
     [
         ("-m", "conformance.gpu.races", "--trials", "1"),
         ("-m", "conformance.gpu.checks", "contexts"),
+        ("-m", "conformance.gpu.reach", "nccl"),
         ("benches/gpu.py",),
     ],
     ids=lambda command: command[-1],
