@@ -10,7 +10,7 @@
 #   PARTS='questions races'   some parts: questions checks reach races bench matrix judged
 #   CARRIED=site.tar.xz       engines for `reach` that are not installed there (conformance/gpu/carried.py)
 #   TRIALS=1000               shortens the races
-#   ENGINES='dask nixl'       some engines of `reach`
+#   ENGINES='dask nixl'       some engines of `reach`; JOBS=8 checks of it at once
 #   COMMIT=1a2b3c4            names the commit of a tree that was carried in without its repository
 #   PIN_CLOCKS=1              fixes the clocks for the run, which needs the right to (nvidia-smi --lock-gpu-clocks)
 #   SIMULATED=1               runs the parts on the simulated driver, to see that they run: every output says
@@ -70,7 +70,7 @@ questions() {
     return 0
 }
 checks() { keep checks.tsv "${run[@]}" -m conformance.gpu.checks "${flags[@]}"; }
-reach() { keep reach.tsv "${run[@]}" -m conformance.gpu.reach "${flags[@]}" ${ENGINES:-}; }
+reach() { keep reach.tsv "${run[@]}" -m conformance.gpu.reach "${flags[@]}" ${JOBS:+--jobs "$JOBS"} ${ENGINES:-}; }
 races() { keep races.tsv "${run[@]}" -m conformance.gpu.races "${flags[@]}" --trials "${TRIALS:-10000}"; }
 bench() { keep bench.md "${run[@]}" benches/gpu.py "${flags[@]}"; }
 matrix() {

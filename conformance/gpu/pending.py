@@ -68,21 +68,20 @@ def pending(values: Array = VALUES, seconds: float = 1.0, memory: str = "device"
     In the control its producer declares no stream."""
     at = here()
     data, staging = filled(before, memory), filled(values)
-    found = Pending(view_of(data, values.shape, stream := at.machine.stream(), memory), stream, staging)
+    stream = at.machine.stream()
+    found = Pending(view_of(data, values.shape, stream), stream, staging)
     at.slow.busy(stream, seconds)
     copy(found, staging)
     return found
 
 
 def ready(values: Array = VALUES, memory: str = "device") -> cd.CaiView:
-    return view_of(filled(values, memory), values.shape, None, memory)
+    return view_of(filled(values, memory), values.shape, None)
 
 
-def view_of(data: int, shape: tuple[int, ...], stream: int | None, memory: str) -> cd.CaiView:
+def view_of(data: int, shape: tuple[int, ...], stream: int | None) -> cd.CaiView:
     declared = stream if here().declares else None
-    view = cd.view(Cai(interface(shape=shape, data=(data, False), stream=declared)))
-    # Page-locked memory is the host's for what asks by the buffer protocol.
-    return view
+    return cd.view(Cai(interface(shape=shape, data=(data, False), stream=declared)))
 
 
 def copy(target: Pending, source: int) -> None:

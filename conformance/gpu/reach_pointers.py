@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,10 +241,20 @@ TARGET: dict[str, Any] = {}
 
 
 def agent(name: str) -> Any:
+    """An agent, whose UCX sees what is allocated: else it takes memory of a device for the host's. What it sees it by
+    is linked to CUDA's runtime library, which it does not bring along."""
     from nixl_cu13._api import nixl_agent
 
+    load_cudart()
     arrays.here()
     return nixl_agent(name)
+
+
+def load_cudart() -> None:
+    with suppress(Exception):  # NIXL says what it lacks
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        load_nvidia_dynamic_lib("cudart")
 
 
 def parts(whole: cd.CaiView, is_strided: bool) -> cd.CaiView:
