@@ -31,6 +31,8 @@
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
 #   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
+#   make gpu-rust CUBECL=1           builds the Rust tests that a machine with a GPU and without Rust can run, for
+#                                    `make gpu PARTS=rust`; CUBECL=1 builds cubecl's, too
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
@@ -75,7 +77,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
+.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu gpu-rust stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
 .DELETE_ON_ERROR:
 
 help:
@@ -431,6 +433,10 @@ $(FUZZ_ROOM)/package/.built $(FUZZ_ROOM)/sanitized/.built: $(VENV)/.requirements
 # driver, labelled so, to see that they run.
 gpu: $(if $(SIMULATED),$(VENV)/.package simulator)
 	SIMULATED=$(SIMULATED) conformance/gpu.sh $(if $(SIMULATED),$(BIN)/python,$(firstword $(PYTHON)) $(WHEEL))
+
+# The Rust tests as programs to be carried there, in target/gpu-rust.
+gpu-rust: $(VENV)/.requirements
+	CUBECL=$(CUBECL) conformance/gpu/rust.sh cudarc,ipc,$(ELEMENTS) $(TARGET)/gpu-rust
 
 # --- how fast, and how large: docs/performance.md ---
 

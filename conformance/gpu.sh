@@ -7,7 +7,8 @@
 # not installed there. Each part's output is kept under conformance/results/gpu, with hardware, driver, versions, date
 # and commit at its head.
 #
-#   PARTS='questions races'   some parts: questions checks reach races bench matrix judged
+#   PARTS='questions races'   some parts: questions checks reach races bench matrix judged, and rust, which runs what
+#                             `make gpu-rust` has built: carry target/gpu-rust in
 #   CARRIED=site.tar.xz       engines for `reach` that are not installed there (conformance/gpu/carried.py)
 #   TRIALS=1000               shortens the races
 #   ENGINES='dask nixl'       some engines of `reach`; JOBS=8 checks of it at once
@@ -80,6 +81,7 @@ matrix() {
         "${run[@]}" -m conformance.matrix.run --keep
     fi
 }
+rust() { keep rust.tsv timeout "${RUST_SECONDS:-300}" "${run[@]}" -m conformance.gpu.rust "${flags[@]}"; }
 judged() { keep judged.txt "${run[@]}" -m conformance.gpu.judged "${flags[@]}"; }
 
 failed=0

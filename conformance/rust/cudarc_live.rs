@@ -281,6 +281,9 @@ fn no_program_uses_what_is_gone() {
                 60 => hands.end(),
                 _ => hands.step(&mut dice),
             }
+            if !machine.sim.has_log() {
+                continue;
+            }
             let is_wrong = |result: Option<u32>| {
                 result.is_some_and(|code| [INVALID_HANDLE, ILLEGAL_ADDRESS].contains(&code))
             };
@@ -289,8 +292,15 @@ fn no_program_uses_what_is_gone() {
             machine.sim.clear();
         }
         launched += hands.launched;
+        // What a capture that was broken has left there.
+        let _ = context.check_err();
+        assert_eq!(context.synchronize(), Ok(()), "seed {seed}");
     }
     assert!(launched > 20, "{launched}");
+    // A GPU's driver may follow a handle that is gone.
+    if !machine.sim.has_log() {
+        return;
+    }
     // A number that nobody keeps: the simulator tells.
     let view = array(&context.new_stream().expect("a stream"));
     let gone = Stream::from_cudarc(&context.new_stream().expect("a stream")).expect("a number");

@@ -16,9 +16,15 @@ mod cudarc_guard;
 #[cfg(feature = "cudarc")]
 mod cudarc_live;
 #[cfg(feature = "cudarc")]
+mod cudarc_orders;
+#[cfg(all(feature = "cudarc", feature = "ipc", target_os = "linux"))]
+mod cudarc_processes;
+#[cfg(feature = "cudarc")]
 mod cudarc_slices;
 mod fields;
 mod guide;
+#[cfg(feature = "cudarc")]
+mod hardware;
 mod neighbours;
 mod parts;
 mod shown;

@@ -1,0 +1,155 @@
+"""Runs the Rust tests that reach a driver, from programs that were built elsewhere (`make gpu-rust`) and carried in.
+
+    python -m conformance.gpu.rust [--folder FOLDER] [WORD ...]        on a GPU
+    python -m cai_conformance simulate -- python -m conformance.gpu.rust --simulated
+
+Each test has a process of its own, and a minute. A line for each says `ok`, `WRONG` with what was found, or `not run`
+with the reason. WORD chooses the tests whose name has it. A test that needs more of the driver than a GPU's can do (the
+simulator's log of calls, faults, counts of objects) says so itself: see `Steered` in conformance/rust/simulator.rs. A
+race has its control within the test, which fails if the same without an order is not lost. Exits with 1 where a test is
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from conformance.gpu.facts import begin
+
+FOLDER = Path("target/gpu-rust")
+SECONDS = 60
+#: So many tests at once, but for those in which time matters.
+AT_ONCE = 4
+ALONE = ("cudarc_orders::", "cudarc_processes::", "cudarc_captures::")
+#: The driver's queues, so that a stream that is held up does not hold up another one.
+QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+ENVIRONMENT = {"CAI_DLPACK_GPU": "1", "RUST_BACKTRACE": "0", **QUEUES}
+
+#: Modules of the tests that no GPU can add to.
+LEFT_OUT = {
+    "uncompilable": "it runs the compiler",
+}
+#: Modules that need no steering of a driver: one line for each.
+WHOLE = ("arrays", "fields", "guide", "neighbours", "parts", "shown", "typed")
+
+SECOND_DEVICE = re.compile(r"device 1: |CUDA_ERROR_INVALID_DEVICE")
+NOT_RUN = re.compile(r"not run on a GPU: (.*)")
+FOUND = re.compile(r"panicked at ([^\n]*):\n([^\n]*(?:\n +(?:left|right): [^\n]*)*)")
+
+
+def call(program: Path, *arguments: str) -> tuple[int | None, str]:
+    """Runs a program; its exit code, or None if it had to be stopped, and all that it printed."""
+    environment = {**os.environ, **ENVIRONMENT}
+    process = subprocess.Popen(
+        [program.resolve(), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate(timeout=SECONDS)[0]
+        return process.returncode, said
+    except subprocess.TimeoutExpired:
+        # With the processes that it has started.
+        os.killpg(process.pid, signal.SIGKILL)
+        return None, process.communicate()[0]
+
+
+def outcome(code: int | None, said: str) -> str:
+    if code is None:
+        return f"WRONG: not over in {SECONDS} s"
+    if code == 0:
+        return "WRONG: no such test" if " 0 passed" in said else "ok"
+    why = NOT_RUN.search(said)
+    if why:
+        return f"not run: {why[1]}"
+    found = [" ".join(message.split()) for _, message in FOUND.findall(said)]
+    where = [place.rpartition("/")[2] for place, _ in FOUND.findall(said)]
+    if found and SECOND_DEVICE.search(found[0]):
+        return "not run: it needs a second device"
+    ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    told = f"{found[0]} ({where[0]})" if found else " ".join(said.split())[-300:]
+    return f"WRONG: {told}; {ending}"
+
+
+def tests(program: Path) -> dict[str, bool]:
+    """The names of a program's tests, and whether each is ignored."""
+    _, said = call(program, "--list", "--format", "terse")
+    _, ignored = call(program, "--list", "--format", "terse", "--ignored")
+    names = [line.removesuffix(": test") for line in said.splitlines() if line.endswith(": test")]
+    return {name: f"{name}: test" in ignored.splitlines() for name in names}
+
+
+def run_tests(program: Path, words: list[str]) -> bool:
+    """Runs a test program's tests; whether all are right."""
+    all_right = True
+
+    def line(name: str, found: str) -> None:
+        nonlocal all_right
+        all_right &= found.startswith(("ok", "not run: "))
+        print(program.name, name, found, sep="\t", flush=True)
+
+    every = tests(program)
+    chosen = {name: is_ignored for name, is_ignored in every.items() if any(word in name for word in words or [""])}
+    by_module: dict[str, list[str]] = {}
+    for name in chosen:
+        by_module.setdefault(name.split("::")[0], []).append(name)
+    for module, reason in LEFT_OUT.items():
+        if module in by_module:
+            line(f"{module} ({len(by_module.pop(module))} tests)", f"not run: {reason}")
+    for module in WHOLE:
+        if module in by_module:
+            count = len(by_module.pop(module))
+            line(f"{module} ({count} tests)", outcome(*call(program, f"{module}::", "--test-threads=1")))
+    rest = [name for names in by_module.values() for name in names if not chosen[name]]
+    alone = [name for name in rest if name.startswith(ALONE)]
+    together = [name for name in rest if name not in alone]
+
+    def one(name: str) -> str:
+        return outcome(*call(program, name, "--exact", "--test-threads=1"))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, found in zip(together, pool.map(one, together), strict=True):
+            line(name, found)
+    for name in alone:
+        line(name, one(name))
+    return all_right
+
+
+def run_example(program: Path) -> bool:
+    """Runs a program that is no test: it ends well or it does not."""
+    found = outcome(*call(program))
+    print(program.name, "runs to its end", found, sep="\t", flush=True)
+    return found == "ok"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="part of a test's name")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the programs are")
+    parser.add_argument("--simulated", action="store_true", help="on the simulator")
+    asked = parser.parse_args()
+    begin(parser, asked.simulated)
+    print("program\tcheck\toutcome", flush=True)
+    programs = sorted(path for path in asked.folder.glob("*") if path.is_file() and os.access(path, os.X_OK))
+    if not programs:
+        parser.error(f"no programs in {asked.folder}: make gpu-rust builds them, on a machine with Rust")
+    right = [
+        run_example(program) if program.name.startswith("example-") else run_tests(program, asked.words)
+        for program in programs
+    ]
+    return int(not all(right))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
