@@ -39,7 +39,7 @@ LEFT_OUT = {
 #: Modules that need no steering of a driver: one line for each.
 WHOLE = ("arrays", "fields", "guide", "neighbours", "parts", "shown", "typed")
 
-SECOND_DEVICE = re.compile(r"device 1: |CUDA_ERROR_INVALID_DEVICE")
+SECOND_DEVICE = re.compile(r"CUDA_ERROR_INVALID_DEVICE")
 NOT_RUN = re.compile(r"not run on a GPU: (.*)")
 FOUND = re.compile(r"panicked at ([^\n]*):\n([^\n]*(?:\n +(?:left|right): [^\n]*)*)")
 

@@ -13,10 +13,10 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ReturnEdge};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, result};
 use rstest::rstest;
 
-use crate::hardware::SlowFill;
+use crate::hardware::{SlowFill, warm};
 use crate::simulator::{Gate, Machine, Steered, machine, number};
 
 const BYTES: usize = 1 << 16;
@@ -98,13 +98,19 @@ impl Race {
             Memory::new(ready.context(), BYTES),
             Memory::new(consumer.context(), BYTES),
         );
-        Self {
+        let race = Self {
             ready,
             consumer,
             array,
             target,
             machine,
-        }
+        };
+        [&race.ready, &race.consumer].into_iter().for_each(warm);
+        race.fill(&race.ready, OLD);
+        race.ready.synchronize().expect("a fill");
+        race.copy(race.array.address);
+        race.consumer.synchronize().expect("a copy");
+        race
     }
 
     fn bind(&self, stream: &CudaStream) {
@@ -411,9 +417,9 @@ fn after_much(is_declared: bool) -> u8 {
     };
     let much = Memory::new(race.ready.context(), size);
     let fill = |value: u8| {
+        let stream = race.ready.cu_stream();
         // SAFETY: so many bytes, which stay until the stream is done.
-        unsafe { result::memset_d8_async(much.address, value, size, race.ready.cu_stream()) }
-            .expect("a fill");
+        unsafe { result::memset_d8_async(much.address, value, size, stream) }.expect("a fill");
     };
     fill(OLD);
     race.ready.synchronize().expect("written");
@@ -438,6 +444,14 @@ fn the_end_of_much_work_is_found() {
     check(|| after_much(true), || after_much(false), (NEW, OLD));
 }
 
+/// Enqueues a fill of a slice on its stream.
+fn fill(slice: &mut CudaSlice<u8>, stream: &CudaStream, value: u8) {
+    let count = slice.len();
+    let (start, _after) = slice.device_ptr_mut(stream);
+    // SAFETY: the slice's elements, in the order of its stream.
+    unsafe { result::memset_d8_async(start, value, count, stream.cu_stream()) }.expect("a fill");
+}
+
 /// A slice of cudarc's, which is of the driver's pool: dropped while a guard's stream still reads it, its memory is given
 /// away in the order of its own stream. The control reads it by number, without a guard.
 fn given_away(has_guard: bool) -> u8 {
@@ -459,12 +473,7 @@ fn given_away(has_guard: bool) -> u8 {
     }
     drop(view);
     let mut again = race.ready.alloc_zeros::<u8>(BYTES).expect("memory");
-    // SAFETY: a fill of the new slice, in the order of its stream.
-    unsafe {
-        let (start, _after) = cudarc::driver::DevicePtrMut::device_ptr_mut(&mut again, &race.ready);
-        result::memset_d8_async(start, NEW, BYTES, race.ready.cu_stream())
-    }
-    .expect("a fill");
+    fill(&mut again, &race.ready, NEW);
     std::thread::sleep(HELD);
     gate.open();
     // The simulator refuses work on memory that was freed.
@@ -488,9 +497,7 @@ fn a_stream_whose_handles_are_gone_is_waited_for() {
     let written = race.ready.context().new_stream().expect("a stream");
     let mut slice = written.alloc_zeros::<u8>(BYTES).expect("memory");
     let gate = race.gate(&written);
-    written
-        .memcpy_htod(&vec![NEW; BYTES][..], &mut slice)
-        .expect("a copy");
+    fill(&mut slice, &written, NEW);
     let view = CaiView::from_cudarc(slice, [BYTES]).expect("a view");
     drop(written);
     let guard = view.consume(&race.consumer).expect("an order");

@@ -43,6 +43,16 @@ impl Drop for Before {
     }
 }
 
+/// Fills and copies once in a context: a driver may load kernels of its own for that, which waits for all work there.
+pub(crate) fn warm(stream: &Arc<CudaStream>) {
+    let mut one = stream.clone_htod(&[1.0_f32; 64]).expect("memory");
+    let mut two = stream.alloc_zeros::<f32>(64).expect("memory");
+    stream.memcpy_dtod(&one, &mut two).expect("a copy");
+    stream.memset_zeros(&mut one).expect("a fill");
+    let copied = stream.clone_dtoh(&two).expect("a copy");
+    assert_eq!(copied, [1.0; 64]);
+}
+
 impl Hardware {
     /// Returns the steering of this process's driver, on device 0.
     pub(crate) fn get() -> &'static Self {
@@ -59,6 +69,7 @@ impl Hardware {
             let start: *mut u32 = ptr::with_exposed_provenance_mut(words);
             // SAFETY: pinned memory of so many words, which nothing else uses yet.
             unsafe { start.write_bytes(0, GATES) };
+            warm(&stream);
             Self {
                 stores: pinned(STORES),
                 context,
@@ -101,19 +112,11 @@ impl Hardware {
         // SAFETY: the caller's stream, and a word of pinned memory, which the device reads at the same address.
         let code =
             unsafe { sys::cuStreamWaitValue32_v2(handle(stream), pointer.addr() as u64, 1, flag) };
-        match code {
+        if code != CUresult::CUDA_SUCCESS {
             // A device without waits for words, and the simulator: a host function waits.
-            CUresult::CUDA_ERROR_NOT_SUPPORTED => {
-                // SAFETY: the caller's stream; the function looks at the word, which stays.
-                unsafe {
-                    result::stream::launch_host_function(
-                        handle(stream),
-                        wait_for,
-                        pointer.cast::<c_void>(),
-                    )
-                }?;
-            }
-            code => code.result()?,
+            let word = pointer.cast::<c_void>();
+            // SAFETY: the caller's stream; the function looks at the word, which stays.
+            unsafe { result::stream::launch_host_function(handle(stream), wait_for, word) }?;
         }
         Ok(gate)
     }
