@@ -31,8 +31,8 @@
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
 #   make gpu WHEEL=FILE              what needs a GPU, without a network: driver, order, races, libraries, times
-#   make gpu-rust CUBECL=1           builds the Rust tests that a machine with a GPU and without Rust can run, for
-#                                    `make gpu PARTS=rust`; CUBECL=1 builds cubecl's, too
+#   make gpu-rust CUBECL=1 CANDLE=1  builds the Rust tests that a machine with a GPU and without Rust can run, for
+#                                    `make gpu PARTS=rust`; with those of cubecl and candle, too
 #   make bench                       nanoseconds, beside the C floor and the libraries of the field
 #   make bench-torch                 tensors of torch, in torch's own environment
 #   make bench-instructions          instructions, beside the C floor; fails over a budget, or on a rise above 5%
@@ -436,7 +436,7 @@ gpu: $(if $(SIMULATED),$(VENV)/.package simulator)
 
 # The Rust tests as programs to be carried there, in target/gpu-rust.
 gpu-rust: $(VENV)/.requirements
-	CUBECL=$(CUBECL) conformance/gpu/rust.sh cudarc,ipc,$(ELEMENTS) $(TARGET)/gpu-rust
+	CUBECL=$(CUBECL) CANDLE=$(CANDLE) conformance/gpu/rust.sh cudarc,ipc,$(ELEMENTS) $(TARGET)/gpu-rust
 
 # --- how fast, and how large: docs/performance.md ---
 

@@ -13,11 +13,13 @@ wrong.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import re
 import signal
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +33,10 @@ ALONE = ("cudarc_orders::", "cudarc_processes::", "cudarc_captures::")
 #: The driver's queues, so that a stream that is held up does not hold up another one.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 ENVIRONMENT = {"CAI_DLPACK_GPU": "1", "RUST_BACKTRACE": "0", **QUEUES}
+#: Where a toolkit or wheels have the libraries that candle and cubecl load; searched last.
+TOOLKITS = ("/usr/local/cuda/lib64", f"{sysconfig.get_path('platlib')}/nvidia/*/lib")
+#: Where the simulator has stand-ins for them (conformance/gpu/rust.sh).
+STAND_INS = "target/candle-gpu/stand-ins"
 
 #: Modules of the tests that no GPU can add to.
 LEFT_OUT = {
@@ -40,13 +46,17 @@ LEFT_OUT = {
 WHOLE = ("arrays", "fields", "guide", "neighbours", "parts", "shown", "typed")
 
 SECOND_DEVICE = re.compile(r"CUDA_ERROR_INVALID_DEVICE")
+NO_LIBRARY = re.compile(r"error while loading shared libraries: (\S+):")
 NOT_RUN = re.compile(r"not run on a GPU: (.*)")
 FOUND = re.compile(r"panicked at ([^\n]*):\n([^\n]*(?:\n +(?:left|right): [^\n]*)*)")
 
 
 def call(program: Path, *arguments: str) -> tuple[int | None, str]:
     """Runs a program; its exit code, or None if it had to be stopped, and all that it printed."""
-    environment = {**os.environ, **ENVIRONMENT}
+    patterns = (STAND_INS,) if "--simulated" in sys.argv else TOOLKITS
+    found = [os.path.abspath(folder) for pattern in patterns for folder in sorted(glob.glob(pattern))]
+    paths = [path for path in (os.environ.get("LD_LIBRARY_PATH"), *found) if path]
+    environment = {**os.environ, **ENVIRONMENT, "LD_LIBRARY_PATH": ":".join(paths)}
     process = subprocess.Popen(
         [program.resolve(), *arguments],
         env=environment,
@@ -70,6 +80,9 @@ def outcome(code: int | None, said: str) -> str:
         return f"WRONG: not over in {SECONDS} s"
     if code == 0:
         return "WRONG: no such test" if " 0 passed" in said else "ok"
+    missing = NO_LIBRARY.search(said)
+    if missing:
+        return f"not run: there is no {missing[1]}"
     why = NOT_RUN.search(said)
     if why:
         return f"not run: {why[1]}"
@@ -99,6 +112,10 @@ def run_tests(program: Path, words: list[str]) -> bool:
         all_right &= found.startswith(("ok", "not run: "))
         print(program.name, name, found, sep="\t", flush=True)
 
+    code, said = call(program, "--list")
+    if code != 0:
+        line("its tests", outcome(code, said))
+        return all_right
     every = tests(program)
     chosen = {name: is_ignored for name, is_ignored in every.items() if any(word in name for word in words or [""])}
     by_module: dict[str, list[str]] = {}
