@@ -58,7 +58,8 @@ def call(program: Path, *arguments: str) -> tuple[int | None, str]:
     paths = [path for path in (os.environ.get("LD_LIBRARY_PATH"), *found) if path]
     environment = {**os.environ, **ENVIRONMENT, "LD_LIBRARY_PATH": ":".join(paths)}
     process = subprocess.Popen(
-        [program.resolve(), *arguments],
+        # It ends by itself, too, if this process is stopped.
+        ["timeout", "--signal=KILL", str(SECONDS + 5), program.resolve(), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
