@@ -72,12 +72,6 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
         self.objects.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (H, &T)> {
-        self.objects
-            .iter()
-            .map(|(handle, object)| (*handle, object))
-    }
-
     /// Removes the objects for which `unwanted` holds.
     pub(crate) fn remove_where(&mut self, unwanted: impl Fn(&T) -> bool) {
         self.objects.retain(|handle, object| {
