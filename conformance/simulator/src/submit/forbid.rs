@@ -116,8 +116,8 @@ pub(crate) fn unsafe_call(world: &mut World) -> Status {
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Returns an event's last record, for calls that query it or wait for it from the host. An event
-/// last recorded in a capture is CAPTURED_EVENT.
+/// Returns an event's last record, for calls that query it or wait for it from the host. An event last
+/// recorded in a capture is CAPTURED_EVENT, and INVALID_VALUE once the capture has ended.
 pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Last, Code> {
     match world.events.get(event)?.last_record()? {
         Last::Never => Ok(Last::Never),
@@ -125,6 +125,7 @@ pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<La
             unsafe_call(world)?;
             Ok(last)
         }
+        Last::Captured(id, _) if !world.captures.contains_key(&id) => Err(Code::INVALID_VALUE),
         Last::Captured(id, _) => {
             world.invalidate(id);
             Err(Code::CAPTURED_EVENT)

@@ -14,6 +14,7 @@ from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED = 900, 901, 902, 903, 904
 ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = 905, 906, 907, 908
+INVALID_VALUE = 1
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 IDLE, ACTIVE, INVALID = 0, 1, 2
 
@@ -153,6 +154,17 @@ def test_nor_can_a_captured_event(cap: Capture, call: str) -> None:
     cap.cu.record(cap.event, cap.stream)
     assert cap.cu.code(call, c_void_p(cap.event)) == CAPTURED_EVENT
     assert cap.end_code() == INVALIDATED
+
+
+def test_an_event_of_a_capture_that_has_ended_is_worth_nothing(cap: Capture) -> None:
+    cap.begin()
+    cap.cu.record(cap.event, cap.stream)
+    assert cap.end_code() == 0
+    assert cap.cu.code("cuEventSynchronize", c_void_p(cap.event)) == INVALID_VALUE
+    assert cap.cu.code("cuEventQuery", c_void_p(cap.event)) == INVALID_VALUE
+    assert cap.cu.code("cuStreamWaitEvent", c_void_p(cap.other), c_void_p(cap.event), c_uint(0)) == INVALID_VALUE
+    cap.cu.record(cap.event, cap.stream)
+    cap.cu.event_wait(cap.event)
 
 
 def test_the_legacy_stream_cannot_be_used_beside_a_blocking_capture(cap: Capture) -> None:
