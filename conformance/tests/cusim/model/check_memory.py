@@ -185,11 +185,9 @@ def test_work_on_memory_that_is_not_there_yet_poisons_the_context(cu: Driver, si
 
 def allocated(cu: Driver, kind: str) -> tuple[int, Callable[[int], None]]:
     """Four bytes, and the call that gives them back."""
-    return {
-        "device": lambda: (cu.alloc(4), cu.free),
-        "managed": lambda: (cu.alloc_managed(4), cu.free),
-        "pinned": lambda: (cu.alloc_host(4), cu.free_host),
-    }[kind]()
+    if kind == "pinned":
+        return cu.alloc_host(4), cu.free_host
+    return cu.alloc_managed(4) if kind == "managed" else cu.alloc(4), cu.free
 
 
 KINDS = pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
