@@ -104,7 +104,8 @@ def a_blocking_stream_for_the_legacy_one(cu: Driver) -> object:
     blocking stream held, what a non-blocking one held? recorded beside the capture of a blocking stream: code, and the
     capture's end"""
     slow, blocking, other, apart = Slow(), cu.stream(0), cu.stream(0), cu.stream()
-    event, found = cu.event(), {}
+    event = cu.event()
+    found: dict[str, bool] = {}
     for name, held in {"legacy": LEGACY, "blocking": other, "non-blocking": apart}.items():
         slow.busy(held, 0)
         cu.wait_for(held)
