@@ -3,7 +3,7 @@
     python -m conformance.gpu.rust [--folder FOLDER] [WORD ...]        on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.rust --simulated
 
-Each test has a process of its own, and a minute. A line for each says `ok`, `WRONG` with what was found, or `not run`
+Each test has a process of its own, and twenty seconds. A line for each says `ok`, `WRONG` with what was found, or `not run`
 with the reason. WORD chooses the tests whose name has it. A test that needs more of the driver than a GPU's can do (the
 simulator's log of calls, faults, counts of objects) says so itself: see `Steered` in conformance/rust/simulator.rs. A
 race has its control within the test, which fails if the same without an order is not lost. Exits with 1 where a test is
@@ -20,13 +20,13 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from conformance.gpu.facts import begin
 
 FOLDER = Path("target/gpu-rust")
-SECONDS = 60
+SECONDS = 20
 #: So many tests at once, but for those in which time matters.
 AT_ONCE = 4
 ALONE = ("cudarc_orders::", "cudarc_processes::", "cudarc_captures::")
@@ -136,11 +136,12 @@ def run_tests(program: Path, words: list[str]) -> bool:
     def one(name: str) -> str:
         return outcome(*call(program, name, "--exact", "--test-threads=1"))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, found in zip(together, pool.map(one, together), strict=True):
-            line(name, found)
     for name in alone:
         line(name, one(name))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        names = {pool.submit(one, name): name for name in together}
+        for done in as_completed(names):
+            line(names[done], done.result())
     return all_right
 
 
