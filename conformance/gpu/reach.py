@@ -64,7 +64,7 @@ def load(engine: str) -> None:
 
 def outcome(engine: str, name: str) -> Found:
     """Runs a check in this process."""
-    check, _ = CHECKS[engine][name]
+    check, *_ = CHECKS[engine][name]
     try:
         seen = check(track())
     except NotRun as reason:
