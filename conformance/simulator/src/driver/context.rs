@@ -106,14 +106,10 @@ fn pop(_: &Call, context: Out<ContextHandle>) -> Status {
     Ok(())
 }
 
-/// Replaces the top of the stack; null pops it. A destroyed context is no error here: the calls that need it
-/// refuse it.
+/// Replaces the top of the stack; null pops it.
 fn set_current(_: &Call, context: ContextHandle) -> Status {
     if context != ContextHandle::NULL {
-        match lock().contexts.get(context) {
-            Ok(_) | Err(Code::CONTEXT_IS_DESTROYED) => {}
-            Err(code) => return Err(code),
-        }
+        lock().contexts.get(context)?;
     }
     thread::with_stack(|stack| {
         stack.pop();
