@@ -209,8 +209,6 @@ const UNIFIED: u32 = 4;
 const DISABLE_TIMING: u32 = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_DEFAULT`.
-const BLOCKING: u32 = 0;
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag, which must be set.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
 /// `CU_GRAPH_USER_OBJECT_MOVE`.
@@ -341,16 +339,6 @@ fn pointer_info(slots: [u64; ATTRIBUTES.len()]) -> PointerInfo {
         context: NonZeroU64::new(context).map(Context),
         range: (size != 0).then_some((start, size)),
         mapped: mapped as u32 != 0,
-    }
-}
-
-impl Cuda {
-    fn stream_of(&self, flags: u32) -> Result<Stream, DriverError> {
-        let call = self.functions.stream_create()?;
-        let mut stream = ptr::null_mut();
-        // SAFETY: writes one handle to a live local.
-        check("cuStreamCreate", unsafe { call(&mut stream, flags) })?;
-        made("cuStreamCreate", stream).map(|stream| Stream::from_raw(stream.get()))
     }
 }
 
@@ -592,16 +580,16 @@ impl Driver for Cuda {
     }
 
     fn stream_create(&self) -> Result<Stream, DriverError> {
-        self.stream_of(NON_BLOCKING)
-    }
-
-    fn stream_create_blocking(&self) -> Result<Stream, DriverError> {
-        self.stream_of(BLOCKING)
+        let call = self.functions.stream_create()?;
+        let mut stream = ptr::null_mut();
+        // SAFETY: writes one handle to a live local.
+        check("cuStreamCreate", unsafe { call(&mut stream, NON_BLOCKING) })?;
+        made("cuStreamCreate", stream).map(|stream| Stream::from_raw(stream.get()))
     }
 
     fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError> {
         let call = self.functions.stream_destroy()?;
-        // SAFETY: the stream came from `stream_create` or its like; "the resources associated with hStream will be released
+        // SAFETY: the stream came from `stream_create`; "the resources associated with hStream will be released
         // automatically once the device has completed all work" where it has some.
         check("cuStreamDestroy", unsafe { call(stream_handle(stream)) })
     }

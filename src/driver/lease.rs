@@ -56,30 +56,6 @@ impl<'d> Lease<'d> {
         }
     }
 
-    /// An event of `context`, which is current, that marks what its legacy default stream holds, and leaves that alone:
-    /// recorded on a blocking stream of ours, which waits for it. A mark of the legacy stream itself would break a capture
-    /// of a blocking stream, which may begin at any time.
-    pub(crate) fn behind_legacy(
-        driver: &'d dyn Driver,
-        (context, id): (Context, ContextId),
-    ) -> Result<Self, DriverError> {
-        let pool = driver.pool();
-        let stream = match pool.blocking(context, id) {
-            Some(stream) => stream,
-            None => {
-                let _relaxed = Relaxed::new(driver)?;
-                let made = driver.stream_create_blocking()?;
-                if let Some(spare) = pool.put_blocking(context, id, made) {
-                    // A failure leaves one stream too many.
-                    let _ = driver.stream_destroy(spare);
-                }
-                pool.blocking(context, id)
-                    .ok_or(DriverError::new("cuStreamCreate", 201))?
-            }
-        };
-        Self::recorded(driver, (context, id), stream)
-    }
-
     /// Creates an event of the current context, recorded on `stream`.
     fn fresh(driver: &dyn Driver, stream: Stream) -> Result<Event, DriverError> {
         let event = driver.event_create()?;

@@ -244,12 +244,7 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`.
     fn stream_create(&self) -> Result<Stream, DriverError>;
 
-    /// Creates a stream of the current context that is ordered with its legacy default stream: what it is given waits for
-    /// what that holds by then. Source: `cuStreamCreate` with `CU_STREAM_DEFAULT`.
-    fn stream_create_blocking(&self) -> Result<Stream, DriverError>;
-
-    /// Destroys a stream of [`stream_create`](Self::stream_create) or of
-    /// [`stream_create_blocking`](Self::stream_create_blocking). Source: `cuStreamDestroy`.
+    /// Destroys a stream of [`stream_create`](Self::stream_create). Source: `cuStreamDestroy`.
     fn stream_destroy(&self, stream: Stream) -> Result<(), DriverError>;
 
     /// Returns what a stream is, beyond its handle: unique for the life of the process. Source:

@@ -35,8 +35,6 @@ struct Kept {
     id: ContextId,
     events: Vec<Event>,
     streams: Vec<Stream>,
-    /// One that is ordered with the legacy default stream: for threads that mark that together.
-    blocking: Option<Stream>,
 }
 
 impl Pool {
@@ -86,22 +84,6 @@ impl Pool {
         })?
     }
 
-    /// The blocking stream of this very context, which stays.
-    pub(super) fn blocking(&self, context: Context, id: ContextId) -> Option<Stream> {
-        self.with(context, id, |kept| kept.blocking)?
-    }
-
-    /// Keeps a blocking stream for good; hands it back if there is one, to be destroyed outside the lock.
-    pub(super) fn put_blocking(
-        &self,
-        context: Context,
-        id: ContextId,
-        stream: Stream,
-    ) -> Option<Stream> {
-        let kept = self.keep(context, id, |kept| *kept.blocking.get_or_insert(stream));
-        (kept != Some(stream)).then_some(stream)
-    }
-
     /// Acts on what is kept for this very context; forgets what a dead one with the same handle had.
     fn with<R>(
         &self,
@@ -135,7 +117,6 @@ impl Pool {
                     id,
                     events: Vec::new(),
                     streams: Vec::new(),
-                    blocking: None,
                 });
                 contexts.last_mut()?
             }

@@ -598,10 +598,6 @@ impl Driver for Script {
             .map(|_| true)
     }
 
-    fn stream_create_blocking(&self) -> Result<Stream, DriverError> {
-        self.stream_create()
-    }
-
     fn stream_create(&self) -> Result<Stream, DriverError> {
         let mut state = self.call("cuStreamCreate", "")?;
         let context = state.thread_context("cuStreamCreate")?;

@@ -58,14 +58,6 @@ impl Home {
         Ok(None)
     }
 
-    /// Marks what the legacy stream holds now. The context is current.
-    fn record_behind_legacy(
-        self,
-        driver: &'static dyn Driver,
-    ) -> Result<Lease<'static>, DriverError> {
-        Lease::behind_legacy(driver, (self.context, self.id))
-    }
-
     /// Makes it current on a thread of ours; returns false if it is gone, and all work and memory with it.
     ///
     /// # Errors
@@ -98,7 +90,8 @@ enum Works {
     /// On this stream, and what it is if the driver can tell. If nothing keeps it, it may have been destroyed by the end:
     /// the driver reads what was the stream then (docs/cusim.md), and only a call for the stream may name it.
     On(Stream, Option<u64>),
-    /// On a default stream: of this thread, which alone can name it, or the legacy one.
+    /// On a default stream: of this thread, which alone can name it, or the legacy one. A thread of ours that used that
+    /// might break a capture of a blocking stream, which can begin at any time.
     Default(Option<ThreadId>),
     /// On streams that the consumer has not named, of any device.
     Anywhere,
@@ -143,13 +136,9 @@ impl Use {
         }
     }
 
-    /// Whether a thread of ours can mark it: the legacy stream, or one that is kept.
-    pub(super) const fn can_be_marked(&self, is_kept: bool) -> bool {
-        match self.works {
-            Works::On(..) => is_kept,
-            Works::Default(of_thread) => of_thread.is_none(),
-            Works::Anywhere => false,
-        }
+    /// Whether a thread of ours can mark it, if something keeps it.
+    pub(super) const fn has_handle(&self) -> bool {
+        matches!(self.works, Works::On(..))
     }
 
     /// Whether its context is the primary one of a device.
@@ -184,12 +173,10 @@ impl Use {
             Ok(false) => return Mark::Over,
             Err(_) => return Mark::Later,
         }
-        let marked = match self.works {
-            Works::On(stream, _) => self.home.record(driver, stream),
-            Works::Default(None) => self.home.record_behind_legacy(driver).map(Some),
-            Works::Default(Some(_)) | Works::Anywhere => return Mark::Unnamed,
+        let Works::On(stream, _) = self.works else {
+            return Mark::Unnamed;
         };
-        match marked {
+        match self.home.record(driver, stream) {
             Ok(Some(event)) => Mark::Event(event),
             Ok(None) => Mark::Later,
             Err(_) => Mark::Unnamed,

@@ -79,10 +79,10 @@ impl Held {
         }
     }
 
-    /// Whether a thread of ours can mark the stream that it is for.
-    pub(super) fn can_be_marked(&self) -> bool {
-        let is_kept = self.block().is_some_and(|block| block.stream.is_some());
-        self.used().can_be_marked(is_kept)
+    /// Whether a thread of ours may name the stream that it is for: something keeps that until the end.
+    pub(super) fn keeps_its_stream(&self) -> bool {
+        let kept = self.block().is_some_and(|block| block.stream.is_some());
+        kept && self.used().has_handle()
     }
 
     /// The device whose memory the end gives back.

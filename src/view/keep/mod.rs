@@ -15,11 +15,11 @@
 //! | what ends | after | by |
 //! |---|---|---|
 //! | an owner | an event on the stream of its last user | its drop |
-//! | an owner whose last user was a stream that was captured | all work of the stream's context | its drop |
+//! | an owner whose last user was a stream that was captured, or the legacy one beside a capture | all work of the stream's context | its drop |
 //! | an owner whose memory a graph uses | the graph, and all that was made of it | its drop |
-//! | memory of a pool, for the legacy stream, or one that something keeps | an event behind that stream | `cuMemFree`, which does not wait for such memory |
+//! | memory of a pool, for a stream that something keeps | an event on that stream | `cuMemFree`, which does not wait for such memory |
 //! | other memory | the same | `cuMemFree` or `cuMemFreeHost`, which wait for the context; or the next copy of about its size takes it |
-//! | memory for a thread's default stream, or for one that nothing keeps, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's context | the same |
+//! | memory for a default stream, or for one that nothing keeps, of a pool or not | the next copy for it marks the stream; without one, all work of the stream's context | the same |
 //! | memory for a consumer that named no stream (-1, the host) | all work of its context, and of every primary one in use | the same |
 //! | an owner of another process's memory | the same | its drop |
 //! | memory for a stream, also while a thread waits for the device to end it, if none is left for the next copy for it | nothing: that copy's work comes later in the order of the stream | no call: the copy takes it over |
@@ -42,8 +42,8 @@
 //!
 //! **Captures.** A stream is asked before its event is recorded, and once more after it, since the capture is another
 //! thread's: what was recorded inside one is thrown away, and the memory stays until the capture has ended. The legacy
-//! stream is marked by a blocking stream of ours, which waits for it: between question and mark another thread may begin to
-//! capture a blocking stream, and a mark on the legacy one would break that.
+//! stream is used by calls for it alone: between question and mark another thread may begin to capture a blocking stream,
+//! and the mark would break that.
 //!
 //! **Fork.** A forked child has neither thread, and no such memory: it is refused the driver.
 //!

@@ -78,7 +78,9 @@ pub(super) fn start(driver: &'static dyn Driver) {
 /// Starts the threads that a block may end by.
 pub(crate) fn start_for(block: &Block) {
     free::start(block.driver, block.ordinal);
-    start(block.driver);
+    if block.used.has_handle() {
+        start(block.driver);
+    }
 }
 
 fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
@@ -119,7 +121,8 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
 }
 
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
-/// wait. If the stream is being captured the share is dropped once its context has done the work that it has. What the capture holds is no work of the stream's: its graph keeps the
+/// wait. If the stream is being captured, or is the legacy one beside a capture, the share is dropped once its context has
+/// done the work that it has. What the capture holds is no work of the stream's: its graph keeps the
 /// owner ([`by_graph`](super::by_graph)).
 ///
 /// A thread that finds no memory on `device`, of which the owner's is, waits for the owner; if it is no CUDA device's, one
@@ -209,7 +212,7 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
 
 /// Hands over what has no mark yet to the thread that can tell when its use is over.
 fn unmarked(held: Held) {
-    match held.can_be_marked() {
+    match held.keeps_its_stream() {
         true => ends(held.driver(), News::Unmarked(held)),
         false => free::later(held, true),
     }
@@ -223,7 +226,7 @@ fn ends(driver: &'static dyn Driver, news: News) {
 }
 
 /// Marks the stream that a call is for, whose context is current, for all that has ended and that it uses, and that no
-/// thread of ours can mark: until then that waits for the whole context. Returns false if the stream cannot be marked now.
+/// thread of ours may mark: until then that waits for the whole context. Returns false if the stream cannot be marked now.
 pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
     if !used.is_of_one_stream() {
         return true;
@@ -496,7 +499,7 @@ impl Keeper {
     /// Takes what has lost its mark.
     fn mark_again(&mut self, held: impl IntoIterator<Item = Held>) {
         for held in held {
-            match held.can_be_marked() {
+            match held.keeps_its_stream() {
                 true => self.unmarked.push(held),
                 false => free::later(held, true),
             }

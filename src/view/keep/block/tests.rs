@@ -155,11 +155,7 @@ fn a_mark_tells_where_the_use_stands() {
         let used = used(driver, stream);
         let is_named = stream == Some(STREAM);
         assert_eq!(used.stream(), stream);
-        let is_legacy = stream == Some(Stream::LegacyDefault);
-        for is_kept in [true, false] {
-            let can_be = is_legacy || is_named && is_kept;
-            assert_eq!(used.can_be_marked(is_kept), can_be);
-        }
+        assert_eq!(used.has_handle(), is_named);
         match since {
             Since::Nothing => {}
             Since::Captured => drop(driver.captured(stream.unwrap_or(STREAM), Capture::Active, 1)),
@@ -174,7 +170,6 @@ fn a_mark_tells_where_the_use_stands() {
         };
         let expected = match since {
             Since::ContextGone => "over",
-            _ if is_legacy => "event",
             _ if !is_named => "unnamed",
             Since::Destroyed if stream == Some(STREAM) => "unnamed",
             Since::Captured => "later",
