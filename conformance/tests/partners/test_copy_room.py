@@ -209,61 +209,6 @@ def test_a_finaliser_waits_for_no_end_of_its_own(schedule: str) -> None:
     assert on_the_simulator(ENDING, "--schedule", schedule).returncode == 0
 
 
-CAPTURED = """
-import ctypes, os, threading
-from pathlib import Path
-import cai_dlpack as cd
-from cai_conformance import Sim
-from cai_conformance import abi
-from conformance.tests.ownership.waiting import PATIENCE, until
-from conformance.tests.partners.copying import copy_for, memory, view, wait
-from conformance.tests.simulated.capture import RELAXED, Captures
-from conformance.tests.simulated.machine import Machine
-
-def marking():
-    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    return names.count("cai-dlpack-mark")
-
-machine = Machine(Sim())
-machine.set_current(1)
-machine.set_current(0)
-source, there = view(machine.device_memory(4096), 4096), machine.device_memory(8, 1)
-captured, other = machine.stream(0), machine.stream(0)
-streams, small = [machine.stream(1) for _ in range(8)], view(machine.device_memory(8, 1), 8)
-machine.set_current(0)
-tensor = copy_for(source, captured)
-assert wait(machine, captured) == 0
-machine.set_current(1)
-for stream in streams:
-    made = copy_for(small, stream)
-    assert wait(machine, stream) == 0
-    machine.control.gate(stream)
-    while machine.control.pending(stream) < 5:
-        machine.control.store(stream, there, bytes(1))
-    abi.release(made)
-machine.set_current(0)
-assert until(lambda: marking() == 8), marking()
-Captures(machine).begin(captured, RELAXED)
-abi.release(tensor)
-free, total = ctypes.c_size_t(), ctypes.c_size_t()
-machine._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-machine.control.set("memory", total.value - free.value)
-threading.Timer(20, os._exit, [1]).start()
-try:
-    copy_for(source, other)
-except cd.DriverError as error:
-    os._exit(0 if "OUT_OF_MEMORY" in str(error) else 2)
-os._exit(3)
-"""
-
-
-@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
-def test_what_no_thread_can_mark_may_hang_on_the_waiting_threads_capture(schedule: str) -> None:
-    """As many streams are full as there are threads that mark: none asks about the stream that is captured here."""
-    done = on_the_simulator(CAPTURED, "--schedule", schedule, "--queue", "5")
-    assert done.returncode == 0, done.stderr
-
-
 POOL = """
 import ctypes
 from functools import partial
