@@ -59,6 +59,7 @@ def calls_of_an_import_and_its_end(handle: bytes) -> list[str]:
         machine().clear()
         opened("the calls of", handle)
         closed("the calls of")
+        assert owners(0) == 0  # its end is no call of this thread's
     return machine().names()
 
 
