@@ -78,7 +78,7 @@ def needed(library: Path) -> list[str]:
     return [line.partition("[")[2].rstrip("]") for line in listed.splitlines() if "(NEEDED)" in line]
 
 
-def without_what_nobody_links_to(site: Path) -> None:
+def without_unlinked_libraries(site: Path) -> None:
     """Drops libraries of NIXL's that its UCX engine does without."""
     there = {path.name: path for folder in OF_NIXL for path in (site / folder).rglob("*.so*")}
     wanted = [path for pattern in ROOTS for path in site.glob(pattern)]
@@ -111,7 +111,7 @@ def strip(path: Path) -> None:
 
 
 def slim(site: Path) -> None:
-    without_what_nobody_links_to(site)
+    without_unlinked_libraries(site)
     first: dict[tuple[Path, bytes], Path] = {}
     for path in sorted(site.rglob("*"), key=lambda path: (path.parent, -len(path.name))):
         if not is_library(path):

@@ -88,7 +88,7 @@ def is_there(module: str) -> bool:
 
 
 def judged(target: tuple[str, ...], simulated: bool) -> tuple[str, int]:
-    """What the kit says of a target, and its exit code; why it is not run, and 0."""
+    """Returns the kit's words on a target and its exit code; if it is not run, the reason and 0."""
     module, *arguments = target
     if not is_there(module):
         return f"not run: {module} is not installed", 0

@@ -196,7 +196,7 @@ class Numba(Library):
         self.cuda = load("numba.cuda")
         self.work = self.cuda.stream()
         self.stream = int(self.work.handle)
-        # Its own streams wait for the legacy one, which would order what nobody has.
+        # Its own streams wait for the legacy one, and that would be an order which no call has made.
         self.reads_on = self.cuda.external_stream(machine().stream())
 
     def array(self) -> Any:

@@ -288,10 +288,11 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// (docs/cusim.md).
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
 
-    /// Gives memory back; waits for all work of the context that it was allocated in, and for no other's on that device
-    /// (docs/cusim.md). Source: `cuMemFree`: "causes the GPU to synchronize across all executing CUDA streams" (CUDA
-    /// programming guide, stream-ordered allocator). Memory of a pool is freed without a wait: "the driver assumes that all accesses to the allocation
-    /// are complete and performs no further synchronization" (the same).
+    /// Gives memory back; waits for all work of the context that it was allocated in, and for no other's on that device.
+    /// Source: `cuMemFree`: "causes the GPU to synchronize across all executing CUDA streams" (CUDA programming guide,
+    /// stream-ordered allocator), and a driver's answer (docs/cusim.md). Memory of a pool is freed without a wait: "the
+    /// driver assumes that all accesses to the allocation are complete and performs no further synchronization" (the
+    /// guide).
     ///
     /// # Safety
     /// - `pointer` came from [`alloc`](Self::alloc), [`alloc_async`](Self::alloc_async) or

@@ -1,18 +1,56 @@
-"""Checks the simulator against the answers of `answers.tsv`, under both schedules."""
+"""Checks the simulator against `answers.tsv`, under both schedules, and against the answers of a GPU's driver."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from conformance.tests.interpreter.process import simulate
+from conformance.tests.interpreter.process import ROOT, simulate
 
-ANSWERS = Path(__file__).with_name("answers.tsv")
+HERE = Path(__file__).parent
+ANSWERS = HERE / "answers.tsv"
+# The differences that are meant, with the row of docs/cusim.md that gives the reason.
+OTHERWISE = HERE / "otherwise.tsv"
+# What `make gpu PARTS=questions` has kept of a driver.
+DRIVERS = ROOT / "conformance" / "results" / "gpu" / "questions.tsv"
+TABLE = "### Where this driver answered otherwise"
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """The two columns of every line that is no remark."""
+    lines = (line.partition("\t") for line in text.splitlines() if not line.startswith("# "))
+    return [(first, second) for first, _, second in lines]
+
+
+def asked(*options: str) -> str:
+    done = simulate([*options], ["-m", "conformance.tests.cusim.questions"])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_the_answers_are_those_of_the_list(schedule: str) -> None:
-    done = simulate(["--schedule", schedule], ["-m", "conformance.tests.cusim.questions"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ANSWERS.read_text(encoding="utf-8")
+    assert asked("--schedule", schedule) == ANSWERS.read_text(encoding="utf-8")
+
+
+def test_a_drivers_answers_are_the_simulators_but_for_the_named_ones() -> None:
+    """Simulates as many devices as that machine has: what one device cannot answer is asked of neither."""
+    kept = DRIVERS.read_text(encoding="utf-8")
+    devices = len(set(re.findall(r"\bdevice (\d+): ", kept[: kept.index("\n# host")])))
+    simulated = dict(pairs(asked("--devices", str(devices))))
+    driver = dict(pairs(kept))
+    different = {question: answer for question, answer in driver.items() if simulated.get(question) != answer}
+    named = [question for _, question in pairs(OTHERWISE.read_text(encoding="utf-8"))]
+    assert sorted(different) == sorted(named), {
+        question: (simulated.get(question, "not asked"), driver.get(question)) for question in {*different} ^ {*named}
+    }
+
+
+def test_each_named_difference_has_its_reason_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "cusim.md").read_text(encoding="utf-8")
+    section = page.partition(TABLE)[2].partition("\n##")[0]
+    rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
+    reasons = [reason for reason, _ in pairs(OTHERWISE.read_text(encoding="utf-8"))]
+    assert list(dict.fromkeys(reasons)) == rows[1:]

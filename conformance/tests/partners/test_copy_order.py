@@ -87,7 +87,7 @@ def test_the_end_of_a_copy_for_a_stream_without_a_handle(stream: int, kind: str,
 
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_a_stream_that_is_gone_before_its_copy(ordinal: int, machine: Machine) -> None:
-    """Its work goes on: the end waits for the device, since the stream can no longer be named."""
+    """Its work goes on: the end waits for its context, and names the stream no more."""
     pointer, target = memory(machine, "device"), machine.device_memory(SIZE)
     stream = machine.stream(ordinal)
     before = settled(machine)
@@ -97,10 +97,14 @@ def test_a_stream_that_is_gone_before_its_copy(ordinal: int, machine: Machine) -
         machine.set_current(ordinal)
         machine.destroy_stream(stream)
         machine.set_current(0)
+        machine.clear()
         abi.release(tensor)
         time.sleep(0.05)
         assert is_alive(machine, tensor)
     assert until(partial(is_at_most, machine, before))
+    assert stream not in {named for _, named in machine.calls()}, (
+        "the handle of a stream that is gone ends a process on a GPU"
+    )
     machine.set_current(ordinal)
     assert machine.driver.cuCtxSynchronize() == 0
     assert machine.read(target, SIZE) == OLD

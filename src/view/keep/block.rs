@@ -183,7 +183,7 @@ impl Use {
         }
     }
 
-    /// The devices of the work, as [`site`](Self::site) has it; all in use for work on streams that are not known.
+    /// The contexts of the work, by [`site`](Self::site); for work on streams that are not known every primary one in use, too.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
@@ -196,7 +196,7 @@ impl Use {
         Ok(found)
     }
 
-    /// The device of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
+    /// The context of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
     /// ours, whose context changes.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Use {
     }
 }
 
-/// A device that is to be waited for.
+/// A context that is to be waited for.
 pub(super) struct Site {
     pub(super) ordinal: i32,
     /// A context there; `None` for the primary one.
@@ -221,7 +221,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Blocks until the device has done the work that it has; returns false if it may not have, since the driver refuses
+    /// Blocks until the context has done the work that it has; returns false if it may not have, since the driver refuses
     /// to wait. For a thread of ours, whose context changes.
     pub(super) fn settle(&self, driver: &dyn Driver) -> bool {
         let _primary = match self.home {
@@ -359,7 +359,7 @@ impl Block {
         self.memory == Memory::Pool || self.used.stream().is_none()
     }
 
-    /// The devices whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
+    /// The contexts whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
     /// whose context changes.
     ///
     /// # Errors
@@ -391,10 +391,10 @@ impl Block {
     }
 
     /// Gives the memory back; on a thread of ours, whose context changes. Only memory of a pool is freed without a
-    /// wait for its device. Returns it if the driver does not tell whether its context is there.
+    /// wait for its context. Returns it if the driver does not tell whether its context is there.
     ///
     /// # Safety
-    /// No work that uses the memory is pending: on its own device, for what is no memory of a pool, the call itself
+    /// No work that uses the memory is pending: in its own context, for what is no memory of a pool, the call itself
     /// sees to that.
     pub(super) unsafe fn free(self) -> Option<Self> {
         match self.home.enter(self.driver) {

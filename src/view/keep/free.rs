@@ -1,4 +1,4 @@
-//! The threads that free what only a call that waits for the device can free, one for each device.
+//! The threads that free what only a call that waits for a context can free, one for each device.
 //!
 //! Behind work that has nothing to do with it, such memory would pile up; so what waits here may be taken by the next
 //! copy that it is large enough for, and not more than twice as large. A block that work of several devices may use goes
@@ -38,7 +38,7 @@ struct Waiting {
     held: Held,
     since: Instant,
     is_in_use: bool,
-    /// The devices that are waited for first; the call that frees a block waits for its own. `None` if they are not known
+    /// The contexts that are waited for first; the call that frees a block waits for its own. `None` if they are not known
     /// yet.
     sites: Option<Vec<Site>>,
 }
@@ -61,7 +61,7 @@ fn wait_for(shelves: Shelves, most: Duration) -> Shelves {
     paused.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Ends `held` once its device has done its work. If `is_in_use`, its use is not over before that. Calls no driver, unless
+/// Ends `held` once its contexts have done their work. If `is_in_use`, its use is not over before that. Calls no driver, unless
 /// there is no thread for it: then the caller waits.
 pub(super) fn later(held: Held, is_in_use: bool) {
     let waiting = Waiting {
@@ -151,7 +151,7 @@ pub(super) fn take(memory: Memory, nbytes: u64, home: Home) -> Option<Block> {
     shelves[shelf].waiting.remove(at)?.held.into_block()
 }
 
-/// Takes what waits for a whole device, as no thread of ours marks the stream that uses it: `used`, which the caller can
+/// Takes what waits for a whole context, as no thread of ours marks the stream that uses it: `used`, which the caller can
 /// mark.
 pub(super) fn take_used(used: Use) -> Vec<Held> {
     let mut taken = Vec::new();
@@ -211,7 +211,7 @@ impl Waiting {
         self.since.elapsed() >= GRACE || room::is_wanted(self.held.ordinal())
     }
 
-    /// Notes that all work of a context was waited for, after a moment.
+    /// Notes that the work which a context had at `begun` was waited for: what had ended by then is in use no more.
     fn settled_with(&mut self, site: &Site, begun: Instant) {
         if self.is_in_use && self.since < begun && site.is_of(self.held.used()) {
             self.sites = Some(Vec::new());
@@ -219,7 +219,7 @@ impl Waiting {
         }
     }
 
-    /// Whether it waits for a device as no other thread can name the stream of this use.
+    /// Whether it waits for a context as no other thread can name the stream of this use.
     fn is_used_by(&self, used: Use) -> bool {
         self.is_in_use && self.held.used() == used
     }
@@ -276,7 +276,7 @@ impl Waiting {
             let is_settled = site.settle(self.held.driver());
             return Some(self.settled(site, is_settled));
         }
-        // SAFETY: its use is over, or is work of devices that were just waited for, or of the one that the call waits
+        // SAFETY: its use is over, or is work of contexts that were just waited for, or of the one that the call waits
         // for.
         let mut left = unsafe { self.held.end() }?;
         left.set_stuck(true);

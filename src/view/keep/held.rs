@@ -93,7 +93,7 @@ impl Held {
         }
     }
 
-    /// The devices whose work may use it, but its own if the end waits for that. On a thread of ours, whose context
+    /// The contexts whose work may use it, but its own if the end waits for that. On a thread of ours, whose context
     /// changes.
     ///
     /// # Errors
@@ -105,8 +105,8 @@ impl Held {
         }
     }
 
-    /// Whether only a call that waits for a device ends it.
-    pub(super) fn waits_for_its_device(&self) -> bool {
+    /// Whether only a call that waits for its context ends it.
+    pub(super) fn waits_for_its_context(&self) -> bool {
         self.block()
             .is_some_and(|block| block.memory != Memory::Pool)
     }
@@ -115,7 +115,7 @@ impl Held {
     /// end now.
     ///
     /// # Safety
-    /// No work that uses it is pending: on the device of an allocation that [waits](Self::waits_for_its_device), the
+    /// No work that uses it is pending: in the context of an allocation that [waits](Self::waits_for_its_context), the
     /// call itself sees to that.
     pub(super) unsafe fn end(self) -> Option<Self> {
         let Self { ends, due } = self;

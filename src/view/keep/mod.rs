@@ -34,7 +34,8 @@
 //! so that it may have been freed, and a second call would free what has come in its place.
 //!
 //! **Limits.** `cuEventRecord` blocks while the driver takes no more work for the stream: eight such streams block the marks
-//! of all others. What is inside `cuMemFree` can be taken no more, as long as that waits for the device.
+//! of all others. What is inside `cuMemFree` can be taken no more, as long as that waits for the context; and
+//! until it returns, other threads enqueue nothing there (docs/cusim.md).
 //!
 //! **A stream that was destroyed** has left a handle that no call may be given: the driver reads what is there, which has
 //! ended the process on a GPU (docs/cusim.md). So no thread of ours names a stream that nothing keeps. A call for a stream may,

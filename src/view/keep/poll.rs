@@ -538,7 +538,7 @@ impl Waiting {
 
 /// Ends what nothing uses.
 fn unused(held: Held) {
-    if held.waits_for_its_device() {
+    if held.waits_for_its_context() {
         free::later(held, false);
     } else {
         // SAFETY: the stream that it was for has got past its last use, or its context is gone.

@@ -13,9 +13,11 @@ from conformance.tests.cusim.questions.ask import LONG, another_context, on_anot
 
 
 def stream_calls(cu: Driver, stream: int) -> dict[str, Callable[[], int]]:
-    """What this library asks of a stream that a producer names."""
+    """Calls for a stream that a producer or a consumer names."""
     event = cu.event()
     return {
+        "id": lambda: cu.code("cuStreamGetId", c_void_p(stream), byref(c_uint64())),
+        "query": lambda: cu.code("cuStreamQuery", c_void_p(stream)),
         "is-capturing": lambda: cu.code("cuStreamIsCapturing", c_void_p(stream), byref(c_uint())),
         "context": lambda: cu.code("cuStreamGetCtx", c_void_p(stream), byref(c_void_p())),
         "record": lambda: cu.code("cuEventRecord", c_void_p(event), c_void_p(stream)),
@@ -40,7 +42,7 @@ def dead_stream(name: str) -> None:
     question(ask)
 
 
-for each in ("is-capturing", "context", "record", "wait", "synchronise"):
+for each in ("is-capturing", "context", "record", "wait", "synchronise", "id", "query"):
     dead_stream(each)
 
 

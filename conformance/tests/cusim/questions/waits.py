@@ -1,4 +1,4 @@
-"""What other threads may do while one waits in a call that frees; and which calls a capture forbids them."""
+"""Calls of other threads while one waits in a call that frees; and which calls a capture forbids them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.tests.cusim.questions.ask import GLOBAL, LONG, RELAXED, beside_
 
 
 def common_calls(cu: Driver) -> dict[str, Callable[[], int]]:
-    """What this library and its users call on any thread, for a stream that is idle."""
+    """Calls that this library and its users make on any thread, for a stream that is idle."""
     stream, event, memory, copy = cu.stream(), cu.event(), cu.alloc(64), cu.alloc(64)
     block, spare, old = create_string_buffer(64), cu.stream(), cu.event()
     cu.record(event, stream)

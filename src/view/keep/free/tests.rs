@@ -52,3 +52,58 @@ fn without_a_thread_the_caller_waits_and_frees() {
         }
     }
 }
+
+/// One wait for a context ends the use of all that had ended there before it began, and of nothing else: neither what ended
+/// later, nor what another context uses, or streams that nobody has named.
+#[test]
+fn one_wait_is_for_all_that_had_ended() {
+    let driver = Script::leak();
+    driver
+        .primary(0, CONTEXT + 2)
+        .primary(1, CONTEXT + 3)
+        .current(CONTEXT + 2);
+    let of = |stream| Use::new(driver, stream).expect("a context");
+    let (own, anywhere) = (of(Some(Stream::PerThreadDefault)), of(None));
+    driver.current(CONTEXT + 3);
+    let elsewhere = of(Some(Stream::PerThreadDefault));
+    let site = own.site(driver).expect("an answer").expect("a context");
+    let (before, begun) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+    for (used, since, is_over) in [
+        (own, before, true),
+        (own, begun, false),
+        (elsewhere, before, false),
+        (anywhere, before, false),
+    ] {
+        let block = Block::new(driver, Memory::Pinned, 8, used, used.home).expect("memory");
+        let mut waiting = Waiting {
+            since,
+            held: Held::memory(block),
+            is_in_use: true,
+            sites: None,
+        };
+        waiting.settled_with(&site, begun);
+        assert_eq!(!waiting.is_in_use, is_over);
+        assert_eq!(waiting.sites.is_some_and(|left| left.is_empty()), is_over);
+    }
+}
+
+/// What has ended is left alone for a while, but not if a thread waits for its memory.
+#[test]
+fn what_has_ended_has_a_while_unless_it_is_wanted() {
+    let driver = Script::leak();
+    driver.primary(97, CONTEXT + 4).current(CONTEXT + 4);
+    let used = Use::new(driver, None).expect("a context");
+    let block = Block::new(driver, Memory::Pinned, 8, used, used.home).expect("memory");
+    let mut waiting = Waiting {
+        since: Instant::now(),
+        held: Held::memory(block),
+        is_in_use: true,
+        sites: None,
+    };
+    assert!(!waiting.is_due());
+    let waiter = room::Waiter::new(waiting.held.ordinal());
+    assert!(waiting.is_due());
+    drop(waiter);
+    waiting.since -= GRACE;
+    assert!(waiting.is_due());
+}
