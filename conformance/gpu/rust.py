@@ -4,10 +4,10 @@
     python -m cai_conformance simulate -- python -m conformance.gpu.rust --simulated
 
 Each test has a process of its own, and twenty seconds. A line for each says `ok`, `WRONG` with what was found, or
-`not run` with the reason. WORD chooses the tests whose name has it. A test that needs more of the driver than a GPU's can do (the
-simulator's log of calls, faults, counts of objects) says so itself: see `Steered` in conformance/rust/simulator.rs. A
-race has its control within the test, which fails if the same without an order is not lost. Exits with 1 where a test is
-wrong.
+`not run` with the reason. WORD chooses the tests whose name has it. A test that needs more of the driver than a GPU's
+can do (the simulator's log of calls, faults, counts of objects) says so itself: see `Steered` in
+conformance/rust/simulator.rs. A race has its control within the test, which fails if the same without an order is not
+lost. Exits with 1 where a test is wrong.
 """
 
 from __future__ import annotations

@@ -23,6 +23,6 @@ def test_memory_of_the_host_goes_from_worker_to_worker() -> None:
 
 
 @pytest.mark.skip(
-    reason="not run: RMM allocates by CUDA's runtime, which asks for cuGetExportTable of a real driver; `make gpu PARTS=reach` has it"
+    reason="not run: RMM's runtime asks for cuGetExportTable of a real driver; `make gpu PARTS=reach` has it"
 )
 def test_device_memory_is_sent_without_a_copy() -> None: ...
