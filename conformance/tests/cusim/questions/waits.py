@@ -89,7 +89,7 @@ def relaxed_calls_beside_a_capture(cu: Driver) -> object:
 
 
 def refused(cu: Driver, mode: int | None) -> dict[str, object]:
-    found = {}
+    found: dict[str, object] = {}
     for name in common_calls(cu):
         call = common_calls(cu)[name]
         answer = beside_a_capture(cu, GLOBAL, lambda call=call: on_another_thread(cu, call, mode))  # type: ignore[misc]
