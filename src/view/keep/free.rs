@@ -21,7 +21,7 @@ static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 static CHANGED: Condvar = Condvar::new();
 /// How long what is here may be taken over, or its stream be marked by a call for it, before a call waits for a context: until
 /// that returns, other threads enqueue nothing there (docs/cusim.md). So they meet few of these calls, however much ends.
-const GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_millis(10);
 /// The pause before the driver is asked again what it has refused.
 const PAUSE: Duration = Duration::from_millis(10);
 
