@@ -173,13 +173,17 @@ def fill(machine: Machine, code: int = OUT_OF_MEMORY) -> None:
 def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
     stream: int | None, pending: str, machine: Machine
 ) -> None:
-    """Ready pinned data is read by the call, but what a dropped copy left is written in the order of its stream."""
+    """Ready pinned data is read by the call, but what a dropped copy left is written in the order of its stream.
+
+    Memory that was dropped a while before is given back instead, if no thread can name its stream: a busy machine tries
+    again.
+    """
     first, second = memory(machine, "pinned"), memory(machine, "pinned")
     mine, ready = stream or machine.stream(), machine.stream()
     targets = [machine.device_memory(SIZE) for _ in range(2)]
     before = settled(machine)
 
-    def copied() -> bool:
+    def is_taken_over() -> bool:
         machine.set_current(0)
         if pending == "read":
             tensor = copy_for(view(first), mine)
@@ -189,21 +193,26 @@ def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
                 tensor = copy_for(view(first, stream=ready), mine)
             read_on(machine, mine, targets[0], tensor.data)
             abi.release(tensor)
-            time.sleep(0.02)
             machine.write(second, NEW)
             fill(machine)
-            other = copy_for(view(second), mine)
-            machine.control.clear_faults()
-            assert other.data == tensor.data, "the memory was taken over"
+            try:
+                other = copy_for(view(second), mine)
+            except cd.DriverError:
+                return False
+            finally:
+                machine.control.clear_faults()
             machine.write(second, OLD)
             read_on(machine, mine, targets[1], other.data)
         assert wait(machine, mine) == 0
         abi.release(other)
-        return True
+        return other.data == tensor.data
 
-    assert on_a_thread(copied)
+    def taken_over() -> bool:
+        machine.write(first, OLD)
+        return bool(on_a_thread(is_taken_over)) and until(partial(is_at_most, machine, before))
+
+    assert any(taken_over() for _ in range(10))
     assert [machine.read(target, SIZE) for target in targets] == [OLD, NEW]
-    assert until(partial(is_at_most, machine, before))
 
 
 def test_a_source_stays_until_a_finished_copy_that_could_not_be_waited_for_has_read_it(machine: Machine) -> None:

@@ -222,7 +222,7 @@ def forked_children() -> list[int]:
 
 def test_a_child_of_an_importer_that_opens_meanwhile_keeps_nothing(machine: Machine) -> None:
     view = array(machine)
-    before = cd.stats()["live"]
+    before = reach.settled_owners()
     block = cd.share(view)
     with Other() as there, block as handle:
         there(forks_while_it_opens, handle, 60)

@@ -79,17 +79,6 @@ def eventually(is_so: Callable[[], bool]) -> bool:
     return is_so()
 
 
-def settled() -> int:
-    """Counts the live owners once none has ended for a while: what the other process closes ends here later."""
-    found, since = cd.stats()["live"], time.monotonic()
-    while time.monotonic() < since + 0.3:
-        gc.collect()
-        now = cd.stats()["live"]
-        found, since = now, since if now == found else time.monotonic()
-        time.sleep(0.01)
-    return found
-
-
 def test_a_view_with_the_buffer_as_its_owner_arrives_and_is_ready(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
@@ -204,7 +193,7 @@ def test_the_buffer_stays_until_the_importer_has_let_go(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
     before = there(other.owners, 0)
-    base = settled() + 1
+    base = other.settled_owners() + 1
     view = pending(lazy, allocated(resource))
     with cd.share(view) as handle:
         there(other.opened, "view", handle)
