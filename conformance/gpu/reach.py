@@ -64,9 +64,8 @@ def load(engine: str) -> None:
 
 def outcome(engine: str, name: str) -> Found:
     """Runs a check in this process."""
-    check, *_ = CHECKS[engine][name]
     try:
-        seen = check(track())
+        seen = CHECKS[engine][name].run(track())
     except NotRun as reason:
         return Found(f"not run: {reason}")
     except ModuleNotFoundError as error:
@@ -131,7 +130,7 @@ def controlled(engine: str, name: str) -> str:
 def line(engine: str, name: str) -> list[str]:
     found = apart(engine, name, True)
     control = "no order"
-    if CHECKS[engine][name][1] and found.outcome == "ok":
+    if CHECKS[engine][name].orders and found.outcome == "ok":
         control = controlled(engine, name)
     return [engine, name, found.outcome, control, found.seen]
 
