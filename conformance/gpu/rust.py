@@ -3,11 +3,11 @@
     python -m conformance.gpu.rust [--folder FOLDER] [WORD ...]        on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.rust --simulated
 
-Each test has a process of its own, and twenty seconds. A line for each says `ok`, `WRONG` with what was found, or
-`not run` with the reason. WORD chooses the tests whose name has it. A test that needs more of the driver than a GPU's
-can do (the simulator's log of calls, faults, counts of objects) says so itself: see `Steered` in
-conformance/rust/simulator.rs. A race has its control within the test, which fails if the same without an order is not
-lost. Exits with 1 where a test is wrong.
+Each test has a process of its own, and twenty seconds on a GPU. A line for each, in the order in which they end, says
+`ok`, `WRONG` with what was found, or `not run` with the reason. WORD chooses the tests whose name has it. A test that
+needs more of the driver than a GPU's can do (the simulator's log of calls, faults, counts of objects) says so itself:
+see `Steered` in conformance/rust/simulator.rs. A race has its control within the test, which fails if the same without
+an order is not lost. Exits with 1 if a test is wrong.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from conformance.gpu.facts import begin
 
 FOLDER = Path("target/gpu-rust")
-SECONDS = 20
-#: So many tests at once, but for those in which time matters.
+SECONDS = 60 if "--simulated" in sys.argv else 20
+#: What is worth most comes first, should the time of the machine end early; the other programs come after this one.
+FIRST = "rust"
+RACES = ("cudarc_orders", "cudarc_processes")
+ORDER = ("copies", "copies_of_all", "cudarc_guard", "cudarc_graph", "cudarc_captures", "cudarc_live", "cudarc_cached")
+#: So many tests at once: most of a test is the start of a process. In a race time matters.
 AT_ONCE = 4
-ALONE = ("cudarc_orders::", "cudarc_processes::", "cudarc_captures::")
+RACES_AT_ONCE = 1 if "--simulated" in sys.argv else 2
 #: The driver's queues, so that a stream that is held up does not hold up another one.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 ENVIRONMENT = {"CAI_DLPACK_GPU": "1", "RUST_BACKTRACE": "0", **QUEUES}
@@ -48,6 +53,7 @@ WHOLE = ("arrays", "fields", "guide", "neighbours", "parts", "shown", "typed")
 SECOND_DEVICE = re.compile(r"CUDA_ERROR_INVALID_DEVICE")
 NO_LIBRARY = re.compile(r"error while loading shared libraries: (\S+):")
 NOT_RUN = re.compile(r"not run on a GPU: (.*)")
+NO_COMPILER = "these tests need a C compiler"
 FOUND = re.compile(r"panicked at ([^\n]*):\n([^\n]*(?:\n +(?:left|right): [^\n]*)*)")
 
 
@@ -89,6 +95,8 @@ def outcome(code: int | None, said: str) -> str:
         return f"not run: {why[1]}"
     found = [" ".join(message.split()) for _, message in FOUND.findall(said)]
     where = [place.rpartition("/")[2] for place, _ in FOUND.findall(said)]
+    if found and all(NO_COMPILER in message for message in found):
+        return "not run: there is no C compiler that CC names"
     if found and SECOND_DEVICE.search(found[0]):
         return "not run: it needs a second device"
     ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
@@ -122,26 +130,26 @@ def run_tests(program: Path, words: list[str]) -> bool:
     by_module: dict[str, list[str]] = {}
     for name in chosen:
         by_module.setdefault(name.split("::")[0], []).append(name)
-    for module, reason in LEFT_OUT.items():
-        if module in by_module:
-            line(f"{module} ({len(by_module.pop(module))} tests)", f"not run: {reason}")
-    for module in WHOLE:
-        if module in by_module:
-            count = len(by_module.pop(module))
-            line(f"{module} ({count} tests)", outcome(*call(program, f"{module}::", "--test-threads=1")))
-    rest = [name for names in by_module.values() for name in names if not chosen[name]]
-    alone = [name for name in rest if name.startswith(ALONE)]
-    together = [name for name in rest if name not in alone]
 
     def one(name: str) -> str:
         return outcome(*call(program, name, "--exact", "--test-threads=1"))
 
-    for name in alone:
-        line(name, one(name))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        names = {pool.submit(one, name): name for name in together}
-        for done in as_completed(names):
-            line(names[done], done.result())
+    def run(modules: Iterable[str], at_once: int) -> None:
+        names = [name for module in modules for name in by_module.pop(module, ()) if not chosen[name]]
+        with ThreadPoolExecutor(at_once) as pool:
+            running = {pool.submit(one, name): name for name in names}
+            for done in as_completed(running):
+                line(running[done], done.result())
+
+    for module, reason in LEFT_OUT.items():
+        if module in by_module:
+            line(f"{module} ({len(by_module.pop(module))} tests)", f"not run: {reason}")
+    run(RACES, RACES_AT_ONCE)
+    run([*ORDER, *(module for module in by_module if module not in (*ORDER, *WHOLE))], AT_ONCE)
+    for module in WHOLE:
+        if module in by_module:
+            count = len(by_module.pop(module))
+            line(f"{module} ({count} tests)", outcome(*call(program, f"{module}::", "--test-threads=1")))
     return all_right
 
 
@@ -160,7 +168,8 @@ def main() -> int:
     asked = parser.parse_args()
     begin(parser, asked.simulated)
     print("program\tcheck\toutcome", flush=True)
-    programs = sorted(path for path in asked.folder.glob("*") if path.is_file() and os.access(path, os.X_OK))
+    programs = [path for path in asked.folder.glob("*") if path.is_file() and os.access(path, os.X_OK)]
+    programs.sort(key=lambda path: (path.name != FIRST, path.name))
     if not programs:
         parser.error(f"no programs in {asked.folder}: make gpu-rust builds them, on a machine with Rust")
     right = [

@@ -2,7 +2,7 @@
 //! Each has its control, the same without an order, which must be lost: else nothing is proven.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cai_dlpack::CaiView;
@@ -67,6 +67,13 @@ enum Streams {
     ToAnother,
 }
 
+/// Returns a context that is not the primary one: one for all races, as a GPU's driver takes its time for each.
+fn another_context() -> Arc<CudaContext> {
+    static MADE: OnceLock<Arc<CudaContext>> = OnceLock::new();
+    let made = || CudaContext::new_non_primary(0, 0).expect("a context");
+    Arc::clone(MADE.get_or_init(made))
+}
+
 /// An array, memory that it is copied to, and two streams.
 struct Race {
     ready: Arc<CudaStream>,
@@ -81,7 +88,6 @@ impl Race {
         let machine = machine();
         let primary = CudaContext::new(0).expect("device 0");
         let made = |context: &Arc<CudaContext>| context.new_stream().expect("a stream");
-        let another = || CudaContext::new_non_primary(0, 0).expect("a context");
         let (ready, consumer) = match streams {
             Streams::Handles => (made(&primary), made(&primary)),
             Streams::FromLegacy => (primary.default_stream(), made(&primary)),
@@ -89,10 +95,10 @@ impl Race {
             Streams::FromPerThread => (primary.per_thread_stream(), made(&primary)),
             Streams::ToPerThread => (made(&primary), primary.per_thread_stream()),
             Streams::OfAnother => {
-                let own = another();
+                let own = another_context();
                 (made(&own), made(&own))
             }
-            Streams::ToAnother => (made(&primary), made(&another())),
+            Streams::ToAnother => (made(&primary), made(&another_context())),
         };
         let (array, target) = (
             Memory::new(ready.context(), BYTES),
