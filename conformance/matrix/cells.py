@@ -79,6 +79,13 @@ def raw(array: Array[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
     return array.tobytes()
 
 
-def in_memory_order(array: Array[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
-    """The bytes as they lie, for consumers that see no axes."""
-    return array.tobytes("A")
+def in_memory_order(array: Array[tuple[int, ...], np.dtype[np.generic]], byte_strides: tuple[int, ...] | None) -> bytes:
+    """The elements as they lie in memory of these strides, for consumers that see no axes.
+
+    Some libraries lay a sample out anew, in C order.
+    """
+    is_by_columns, step = byte_strides is not None, array.itemsize
+    for extent, stride in zip(array.shape, byte_strides or (), strict=False):
+        is_by_columns &= extent == 1 or stride == step
+        step *= extent
+    return array.tobytes("F" if is_by_columns else "C")

@@ -47,6 +47,19 @@ def pycuda() -> tuple[Any, Any]:
     return driver, load("pycuda.gpuarray")
 
 
+def settled(produce: Produce) -> Produce:
+    """Waits until the array is written: a copy of pageable memory may still run when it returns, and not every consumer
+    waits for the stream that it is on. Order is judged elsewhere (conformance/gpu)."""
+
+    def made(array: Any) -> tuple[Any, int]:
+        found = produce(array)
+        code = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
+        assert code == 0, f"cuCtxSynchronize: {code}"
+        return found
+
+    return made
+
+
 def load(name: str) -> Any:
     """A library, when it is needed; without types, which few of them have."""
     return importlib.import_module(name)
@@ -191,13 +204,32 @@ def read_numba(array: Any) -> Seen:
     return pointer, gather(pointer, array.shape, array.strides, array.dtype.itemsize), array.dtype.name
 
 
+class Items(NamedTuple):
+    """A type that NumPy need not have."""
+
+    name: str
+    itemsize: int
+
+
+def items(kind: Any) -> Items:
+    """A type of Numba's."""
+    from numba.core.errors import NumbaNotImplementedError
+    from numba.np.numpy_support import as_dtype
+
+    try:
+        found = as_dtype(kind)
+    except NumbaNotImplementedError:
+        return Items(kind.name.removeprefix("__nv_"), kind.bitwidth // 8)
+    return Items(found.name, found.itemsize)
+
+
 class KernelArgument(NamedTuple):
     """What a kernel of Numba is passed for a view, as Numba's own code prepares it."""
 
     ptr: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: Items
     mutable: bool
 
     @property
@@ -209,7 +241,6 @@ def given_numba() -> dict[str, Any]:
     """A kernel without code: Numba's own launch types its argument and prepares it."""
     from numba.cuda.dispatcher import _Kernel
     from numba.cuda.typing.typeof import Purpose, typeof
-    from numba.np.numpy_support import as_dtype
 
     class Kernel:
         def __getitem__(self, launch: tuple[int, int, Any]) -> Callable[[Any], KernelArgument]:
@@ -223,7 +254,7 @@ def given_numba() -> dict[str, Any]:
                     numbers[4],
                     tuple(numbers[5 : 5 + ndim]),
                     tuple(numbers[5 + ndim : 5 + 2 * ndim]),
-                    as_dtype(kind.dtype),
+                    items(kind.dtype),
                     kind.mutable,
                 )
 

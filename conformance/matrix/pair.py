@@ -38,6 +38,9 @@ from conformance.matrix.cells import (
 )
 from conformance.matrix.host import Produce
 
+#: Types that some builds of a library refuse, and cannot be asked about: builds of Open MPI have no float16.
+BY_BUILD = {("mpi4py", "float16")}
+
 
 def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str, consumer: str = "") -> Cell:
     """Makes an array, hands it over, compares: the data, and what `explain` has told of the consumer."""
@@ -64,7 +67,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
         assert isinstance(cause, Exception)
         return Cell(REFUSED, f"{whose(cause)}: {words(cause)}")
     except Exception as error:
-        if told and told[0]:
+        if told and told[0] and (consumer, dtype) not in BY_BUILD:
             return Cell(FAILED, f"{told[1]}, and refused: {words(error)}")
         return Cell(REFUSED, f"{whose(error)}: {words(error)}")
     if told and not told[0]:
@@ -72,7 +75,7 @@ def one(produce: Produce, consume: Consume, bridge: str, dtype: str, layout: str
     if name not in (None, dtype):
         return Cell(FAILED, f"the consumer sees {name}")
     call = CALLS.get((consumer, bridge), {"reads": bridge})
-    if data != (in_memory_order(array) if "buffer" in call["reads"] else raw(array)):
+    if data != (in_memory_order(array, view.byte_strides) if "buffer" in call["reads"] else raw(array)):
         return Cell(FAILED, "the data differ")
     if array.size and found != address and bridge != COPIED_TO_HOST:
         return Cell(COPIED, "the consumer has made a copy without being asked")
@@ -107,6 +110,8 @@ def main() -> None:
     if {"tensorflow-cpu", "paddlepaddle"} <= {producer, *consumers} or room == "device":
         libraries.prepare()
     produce: Produce = libraries.PRODUCERS[producer]
+    if room == "device":
+        produce = libraries.settled(produce)
     todo = [(key, use) for key, use in libraries.CONSUMERS.items() if key[0] in consumers]
     for number, ((key, use), dtype, layout) in enumerate(itertools.product(todo, DTYPES, LAYOUTS)):
         if number < skip:
