@@ -466,7 +466,7 @@ pub static PARTNERS: &[Partner] = &[
             by_build: CUDA_READABLE,
             refuses: &[Gaps, BeyondDlpack, BeyondNumpy],
             ignores: "it keeps no reference to the view; it copies memory of the CPU, which it takes too, by NumPy",
-            drops: &[Drops::ReadOnly, Drops::Width],
+            drops: &[Drops::Width],
             ..interface("import jax.numpy as jnp", "jnp.asarray(v)", Waits::Stream)
         }],
         launch: None,
@@ -775,6 +775,7 @@ pub static PARTNERS: &[Partner] = &[
                 BitItems,
                 OneDType("complex32"),
             ],
+            ignores: "an MPI without a type for float16, as builds of Open MPI, refuses it by `MPI_ERR_TYPE`",
             ..call(
                 "from mpi4py import MPI",
                 "comm.Send(v, dest=1)",
@@ -881,6 +882,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: &[CUDA, CUDA_MANAGED],
+            refuses: &[DType("float8"), DType("complex32"), SubByte, Lanes],
             drops: &[Drops::ReadOnly],
             ..call(
                 "import cupy",
