@@ -25,11 +25,14 @@ from conformance.matrix.installed import LIBRARIES, driver, present, versions
 from conformance.matrix.table import markdown, regressions, summary
 from conformance.provenance import commit, today
 
+NAMES = ("producer", "consumer", "bridge", "dtype", "layout", "reason")
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 PATIENCE = 600
+#: So many lines of what a process has printed are kept, if it ended in a cell.
+LINES = 15
 
 
 def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, Any]], str | None]:
@@ -53,7 +56,8 @@ def run(room: str, producer: str, consumers: list[str]) -> tuple[list[dict[str, 
             failed = f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"
             return cells, failed if ended.returncode else None
         reason = f"the process ended by {ending(ended.returncode)}: {last(ended.stderr)}"
-        cells.append({"room": room, "producer": producer, **begun, "outcome": FAILED, "reason": reason})
+        said = {"stderr": ended.stderr.splitlines()[-LINES:]}
+        cells.append({"room": room, "producer": producer, **begun, "outcome": FAILED, "reason": reason, **said})
         skip = begun["number"] + 1
         deadly.append([begun["consumer"], begun["bridge"], begun["layout"]])
 
@@ -137,6 +141,11 @@ def main() -> int:
     }
     if ("device", "numba-cuda") in here and head["driver"] == "simulated driver":
         head["order"] = orders([name for room, name in here if room == "device"])
+    if died := [cell for cell in cells if "stderr" in cell]:
+        head["died"] = died
+    for cell in died:
+        print(f"died: {' '.join(str(cell[name]) for name in NAMES)}", file=sys.stderr)
+        print(*(f"    {line}" for line in cell["stderr"]), sep="\n", file=sys.stderr)
     pairs = summary(cells)
     text = markdown(head, pairs)
     print(text)
