@@ -222,6 +222,10 @@ class KernelOfNumba(Numba):
     def __init__(self) -> None:
         if is_simulated():
             raise NotRun("the simulator runs no kernel")
+        # Numba that is older than NumPy 2.5 asks for this as it makes its first kernel.
+        if not hasattr(np, "row_stack"):
+            np.row_stack = np.vstack
+            print("# Numba's kernels: numpy.row_stack, which NumPy has no more, is numpy.vstack here", flush=True)
         super().__init__()
         self.copy, cuda = self.cuda.device_array(NBYTES, np.int8), self.cuda
 
