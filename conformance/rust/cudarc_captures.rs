@@ -100,16 +100,17 @@ impl Capture {
         Self(stream)
     }
 
-    /// Whether it ends whole.
-    fn ends_well(self) -> bool {
-        self.graph().is_some()
-    }
-
-    /// Ends it; `None` if it was broken.
-    fn graph(self) -> Option<CUgraph> {
+    /// Ends it; panics if it was broken, and tells by what as far as it is known: a wait of a guard in `context` is.
+    fn graph(self, context: &CudaContext, case: impl Debug) -> CUgraph {
         // SAFETY: the stream is alive, and captures.
         let graph = unsafe { result::stream::end_capture(self.0) };
-        graph.ok().filter(|graph| !graph.is_null())
+        match graph {
+            Ok(graph) if !graph.is_null() => graph,
+            broken => panic!(
+                "the capture is broken: {broken:?}; before that: {:?}; {case:?}",
+                context.check_err()
+            ),
+        }
     }
 }
 
@@ -191,7 +192,7 @@ fn check(case: Case) {
         drop(typed.on(consumer).expect("a guard"));
         drop(view);
         stays(&ended);
-        assert!(capture.ends_well(), "{case:?}");
+        capture.graph(&stage.context, case);
         ends(&ended, case);
         return;
     }
@@ -204,7 +205,7 @@ fn check(case: Case) {
     drop(view);
     // An owner whose producer waits for the work may go.
     assert!(is_ordered || stays(&ended), "in the capture: {case:?}");
-    assert!(capture.ends_well(), "{case:?}");
+    capture.graph(&stage.context, case);
     assert!(is_ordered || stays(&ended), "after the capture: {case:?}");
     gate.open();
     let copied = consumer.clone_dtoh(&copy).expect("a copy");
@@ -248,7 +249,7 @@ fn check_both(consumer: Consumer, mode: CUstreamCaptureMode, first: First) {
     fill();
     guard.finish().expect("no edge to make");
     drop(view);
-    let graph = capture.graph().expect("a capture that is whole");
+    let graph = capture.graph(&stage.context, case);
     // SAFETY: the graph is alive, and not used afterwards.
     let destroy = || unsafe { result::graph::destroy(graph) }.expect("destroyed");
     let work_is_done = || {
