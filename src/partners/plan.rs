@@ -209,6 +209,13 @@ impl Partner {
 }
 
 impl Call {
+    /// Why some versions of the library end the process at an array, if they do.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn abort(&self, array: &Descriptor) -> Option<&'static super::Refuses> {
+        let mut aborts = self.aborts.iter();
+        aborts.find(|aborts| aborts.applies_to(array, self.reads))
+    }
+
     /// The device type, if only some builds of the library import it.
     fn by_build(&self, device: Device) -> Option<DeviceType> {
         let device_type = device.device_type;

@@ -201,6 +201,9 @@ pub struct Call {
     pub build: &'static str,
     /// The arrays that it refuses.
     pub refuses: &'static [Refuses],
+    /// Those of [`refuses`](Self::refuses) at which some versions of the library end the process: `to` refuses them
+    /// before it calls.
+    pub aborts: &'static [Refuses],
     /// The fields that it does not read, beside those that it [drops](Self::drops); empty if nothing is known.
     pub ignores: &'static str,
     /// The properties of the view that its array lacks.

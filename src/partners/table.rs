@@ -65,6 +65,7 @@ const fn call(import: &'static str, code: &'static str, reads: Reads, waits: Wai
         by_build: &[],
         build: "",
         refuses: &[],
+        aborts: &[],
         ignores: "",
         drops: &[],
         copies: false,
@@ -826,6 +827,7 @@ pub static PARTNERS: &[Partner] = &[
                 OneDType("float8_e4m3"),
                 OneDType("float8_e4m3b11fnuz"),
             ],
+            aborts: &[Backwards],
             drops: &[Drops::ReadOnly],
             takes_capsules: true,
             ..call(
@@ -857,6 +859,11 @@ pub static PARTNERS: &[Partner] = &[
             Fault {
                 what: "its `__dlpack__` forgets the negative bit: +2 is handed out for -2; through the bridge a refusal",
                 reproduction: "`np.from_dlpack(torch.tensor([1+2j]).conj().imag)`",
+                report: None,
+            },
+            Fault {
+                what: "2.11.0 ends the process by SIGABRT for negative strides, where 2.15.0 raises; `cd.to` refuses them before",
+                reproduction: "`torch.from_dlpack(np.arange(4.0)[::-1])`",
                 report: None,
             },
         ],

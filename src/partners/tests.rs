@@ -394,3 +394,12 @@ fn no_remedy_loses_lanes() {
     }
     assert!(losing > 4 && offered > 4, "{losing} {offered}");
 }
+
+/// What ends the process in some versions is no array that a library takes.
+#[test]
+fn what_aborts_is_refused() {
+    for call in PARTNERS.iter().flat_map(|partner| partner.calls()) {
+        let is_refused = |aborts| call.refuses.contains(aborts);
+        assert!(call.aborts.iter().all(is_refused), "{}", call.code);
+    }
+}

@@ -486,7 +486,7 @@ rules! {
         "this memory cannot be copied here"
         "the array API, __dlpack__: BufferError where a copy cannot be made";
     TransferRefused "transfer-refused" Buffer
-        "the data cannot be exported to this device"
+        "the data cannot be exported to this device, or to this library"
         "the array API, __dlpack__: BufferError for a dl_device that is not supported";
     PresentAs "present-as" Buffer
         "this memory cannot be presented as memory of that kind"

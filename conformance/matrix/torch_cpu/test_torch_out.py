@@ -114,6 +114,18 @@ def test_torch_does_not_take_negative_strides(way: Callable[[cd.CaiView], torch.
     assert np.from_dlpack(view).tolist() == [3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("library", ["torch", torch, torch.Tensor])
+@pytest.mark.parametrize("given", [cd.view, cd.to_dlpack, lambda array: array])
+def test_what_ends_the_process_in_some_versions_of_torch_is_refused_before(given: Any, library: Any) -> None:
+    array = np.arange(4.0)[::-1]
+    handed = given(array)
+    with pytest.raises(BufferError, match="torch.*negative strides") as refused:
+        cd.to(handed, library)
+    assert refused.value.rule == "transfer-refused"
+    if given is cd.to_dlpack:
+        assert cd.from_dlpack(handed).ptr == array.ctypes.data, "the capsule is as it was"
+
+
 def constant() -> np.ndarray[Any, Any]:
     array = np.arange(3.0)
     array.flags.writeable = False

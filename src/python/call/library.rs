@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::partners;
-use crate::partners::{Call, PARTNERS, Partner, Waits};
+use crate::partners::{Call, PARTNERS, Partner, Refuses, Waits};
 use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
@@ -96,6 +96,15 @@ pub(crate) fn not_built(partner: &Partner, call: &Call, device: Device) -> Viola
     .with_hint(format!(
         "as it is installed, it takes no memory of device type {device_type}: {} tells",
         call.build
+    ))
+}
+
+/// Builds the refusal of an array at which some versions of a library end the process.
+#[cold]
+pub(crate) fn aborts(partner: &Partner, refused: &Refuses) -> Violation {
+    let (field, name) = (Field::Argument("library"), partner.name);
+    Violation::new(Rule::TransferRefused, field, format_args!("'{name}'")).with_hint(format!(
+        "it refuses {refused}, and some versions of it end the process instead: pass a copy in C order"
     ))
 }
 

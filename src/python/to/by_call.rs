@@ -29,7 +29,8 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     /// Finds the call; `request` is what `stream`, if it is given, requests.
     ///
     /// # Errors
-    /// `device-unknown` for a class that only its table serves; `argument-value` for a library without arrays.
+    /// `device-unknown` for a class that only its table serves; `transfer-refused` for an array at which the library may
+    /// end the process; `argument-value` for a library without arrays.
     pub(super) fn of(
         consumer: &Consumer<'py>,
         view: &CaiView,
@@ -40,6 +41,9 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             let (field, device) = (Field::Argument("library"), view.device());
             return Err(Violation::new(Rule::DeviceUnknown, field, device).into());
         };
+        if let Some(refused) = partner.call.abort(view.descriptor()) {
+            return Err(library::aborts(partner, refused).into());
+        }
         Ok(Self {
             partner,
             function: consumer.function(partner)?,

@@ -99,7 +99,10 @@ impl Imported {
             class: None,
             table: None,
             function,
-            is_plain: !call.passes_stream && !call.waits_unasked() && lacks.is_empty(),
+            is_plain: !call.passes_stream
+                && !call.waits_unasked()
+                && lacks.is_empty()
+                && call.aborts.is_empty(),
             lacks,
         };
         if let Some(array) = partner.array {
