@@ -116,6 +116,11 @@ impl<'d> ContextGuard<'d> {
         Ok(Some(guard))
     }
 
+    /// The context that was current, which becomes current again.
+    pub(crate) fn original(&self) -> Option<Context> {
+        self.original
+    }
+
     /// The context that is current now.
     pub(super) fn current(&self) -> Option<Context> {
         self.current

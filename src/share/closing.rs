@@ -20,8 +20,8 @@ impl Opened {
         import: impl Send + 'static,
     ) -> Result<Self, DriverError> {
         let used = {
-            let _there = ContextGuard::of_device(driver, ordinal)?;
-            Use::new(driver, None)?
+            let there = ContextGuard::of_device(driver, ordinal)?;
+            Use::anywhere(driver, there.original())?
         };
         Ok(Self {
             import: Some(Owner::new(import)),

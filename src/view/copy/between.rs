@@ -51,7 +51,7 @@ impl Copy<'_> {
     /// Allocates memory of the source's device for its elements in C order, for work on `stream`.
     fn allocate_beside(&self, place: &Place, stream: Stream) -> Result<Allocation, Error> {
         let memory = (self.view.device(), self.nbytes());
-        let used = Use::new(self.driver, Some(stream))?;
+        let used = Use::new(self.driver, stream)?;
         Allocation::new(self.driver, memory, place, used, Field::Argument("copy"))
     }
 

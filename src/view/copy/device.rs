@@ -141,7 +141,7 @@ impl Copy<'_> {
         let guard = self
             .view
             .consume_uncaptured(stream, context, moved, policy)?;
-        let used = Use::new(self.driver, Some(stream))?;
+        let used = Use::new(self.driver, stream)?;
         let mut allocation = self.allocate(used)?;
         allocation.keep(self.used.kept.clone());
         if self.is_host_work() && self.view.ready_number() == Stream::None {
@@ -183,14 +183,19 @@ impl Copy<'_> {
             driver::synchronize(self.driver, ready, &place)?;
         }
         let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
-        let made = self.finished_current(&place)?;
+        let made = self.finished_current(&place, current.original())?;
         current.restore()?;
         Ok(made)
     }
 
-    /// Copies data that is ready, and waits for the copy. The context of the copy's memory is current.
-    fn finished_current(mut self, place: &Place) -> Result<CaiView, Error> {
-        let used = Use::new(self.driver, None)?;
+    /// Copies data that is ready, and waits for the copy. The context of the copy's memory is current, and was `original`
+    /// before.
+    fn finished_current(
+        mut self,
+        place: &Place,
+        original: Option<Context>,
+    ) -> Result<CaiView, Error> {
+        let used = Use::anywhere(self.driver, original)?;
         let mut allocation = self.allocate(used)?;
         if self.is_host_work() {
             self.gather(&allocation);

@@ -52,13 +52,16 @@ fn on_stream(
     stream: Stream,
 ) -> Result<Allocation, Error> {
     let place = Place::new(prototype.device(), 0);
-    let _current = ContextGuard::of_stream(driver, stream, &place)?;
+    let current = ContextGuard::of_stream(driver, stream, &place)?;
     refuse_capture(driver, stream, Field::ExchangeApi)?;
     // The host can use the memory too, in the order of no stream.
     let is_of_host = prototype.device().is_host_readable();
     let enter = || ContextGuard::of_memory(driver, &place);
     let _home = is_of_host.then(enter).transpose()?;
-    let used = Use::new(driver, (!is_of_host).then_some(stream))?;
+    let used = match is_of_host {
+        true => Use::anywhere(driver, current.original())?,
+        false => Use::new(driver, stream)?,
+    };
     let memory = (prototype.device(), prototype.nbytes());
     Allocation::new(driver, memory, &place, used, Field::ExchangeApi)
 }

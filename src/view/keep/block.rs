@@ -93,8 +93,9 @@ enum Works {
     /// On a default stream: of this thread, which alone can name it, or the legacy one. A thread of ours that used that
     /// might break a capture of a blocking stream, which can begin at any time.
     Default(Option<ThreadId>),
-    /// On streams that the consumer has not named, of any device.
-    Anywhere,
+    /// On streams that the consumer has not named, of any device; of contexts that are no primary ones, in the memory's, and
+    /// in this one, which was current as it asked.
+    Anywhere(Option<Home>),
 }
 
 /// Where a use stands.
@@ -110,13 +111,28 @@ pub(super) enum Mark {
 }
 
 impl Use {
-    /// Of `stream`, whose context is current; `None` for work that may be anywhere.
-    pub(crate) fn new(driver: &dyn Driver, stream: Option<Stream>) -> Result<Self, DriverError> {
+    /// Of work that may be anywhere, in the current context and in `original` among others, which was current before.
+    pub(crate) fn anywhere(
+        driver: &dyn Driver,
+        original: Option<Context>,
+    ) -> Result<Self, DriverError> {
+        let home = Home::here(driver)?;
+        let another = original.filter(|original| *original != home.context);
+        let identified = another.map(|context| match driver.context_id(context) {
+            Ok(id) => Ok(Some(Home { context, id })),
+            Err(error) if error.is_end_of_context() => Ok(None),
+            Err(error) => Err(error),
+        });
+        let works = Works::Anywhere(identified.transpose()?.flatten());
+        Ok(Self { home, works })
+    }
+
+    /// Of `stream`, whose context is current.
+    pub(crate) fn new(driver: &dyn Driver, stream: Stream) -> Result<Self, DriverError> {
         let works = match stream {
-            None => Works::Anywhere,
-            Some(Stream::PerThreadDefault) => Works::Default(Some(thread::current().id())),
-            Some(Stream::LegacyDefault) => Works::Default(None),
-            Some(stream) => {
+            Stream::PerThreadDefault => Works::Default(Some(thread::current().id())),
+            Stream::LegacyDefault => Works::Default(None),
+            stream => {
                 // A refusal that comes once says nothing.
                 let id = || driver.stream_id(stream);
                 Works::On(stream, id().or_else(|_| id()).ok())
@@ -132,7 +148,7 @@ impl Use {
             Works::On(stream, _) => Some(stream),
             Works::Default(Some(_)) => Some(Stream::PerThreadDefault),
             Works::Default(None) => Some(Stream::LegacyDefault),
-            Works::Anywhere => None,
+            Works::Anywhere(_) => None,
         }
     }
 
@@ -155,7 +171,7 @@ impl Use {
         match self.works {
             Works::On(_, id) => id.is_some(),
             Works::Default(_) => true,
-            Works::Anywhere => false,
+            Works::Anywhere(_) => false,
         }
     }
 
@@ -189,7 +205,7 @@ impl Use {
     /// The driver's refusal: some device is not known.
     pub(super) fn sites(&self, driver: &dyn Driver) -> Result<Vec<Site>, DriverError> {
         let mut found = match self.works {
-            Works::Anywhere => Site::others(driver, self.home)?,
+            Works::Anywhere(another) => Site::others(driver, self.home, another)?,
             _ => Vec::new(),
         };
         found.extend(self.site(driver)?);
@@ -202,14 +218,7 @@ impl Use {
     /// # Errors
     /// The driver's refusal: the device is not known.
     pub(super) fn site(&self, driver: &dyn Driver) -> Result<Option<Site>, DriverError> {
-        let home = self.home;
-        if !home.enter(driver)? {
-            return Ok(None);
-        }
-        Ok(Some(Site {
-            ordinal: driver.current_device()?,
-            home: Some(home),
-        }))
+        Site::of(driver, self.home)
     }
 }
 
@@ -255,15 +264,37 @@ impl Site {
 
     /// Whether a use is over once this has been waited for.
     pub(super) fn is_of(&self, used: Use) -> bool {
-        self.home == Some(used.home) && used.works != Works::Anywhere
+        self.home == Some(used.home) && !matches!(used.works, Works::Anywhere(_))
     }
 
-    /// The primary contexts in use but this one. No call tells of other contexts.
+    /// A context; `None` if it is gone. On a thread of ours, whose context changes.
+    fn of(driver: &dyn Driver, home: Home) -> Result<Option<Self>, DriverError> {
+        if !home.enter(driver)? {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            ordinal: driver.current_device()?,
+            home: Some(home),
+        }))
+    }
+
+    /// The primary contexts in use but this one, and `another`, which is not this one. No call tells of other contexts. On a
+    /// thread of ours, whose context changes.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
-    fn others(driver: &dyn Driver, but: Home) -> Result<Vec<Self>, DriverError> {
+    fn others(
+        driver: &dyn Driver,
+        but: Home,
+        another: Option<Home>,
+    ) -> Result<Vec<Self>, DriverError> {
         let mut found = Vec::new();
+        if let Some(home) = another
+            && let Some(site) = Self::of(driver, home)?
+            && !is_primary(driver, site.ordinal, (home.context, home.id))?
+        {
+            found.push(site);
+        }
         for ordinal in 0..driver.device_count()? {
             let is_in_use = driver.primary_context_active(ordinal)?;
             if is_in_use && !is_primary(driver, ordinal, (but.context, but.id))? {
@@ -367,7 +398,7 @@ impl Block {
     pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
         let (driver, used) = (self.driver, self.used.home);
         match self.used.works {
-            Works::Anywhere => Site::others(driver, self.home),
+            Works::Anywhere(another) => Site::others(driver, self.home, another),
             // The wait comes first, so that the memory can be taken until it is over.
             Works::Default(_) => Ok(self.used.site(driver)?.into_iter().collect()),
             _ if self.memory != Memory::Pool && self.home == used => Ok(Vec::new()),

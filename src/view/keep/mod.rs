@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn used(driver: &Script) -> Use {
-        Use::new(driver, None).expect("a context")
+        Use::anywhere(driver, None).expect("a context")
     }
 
     fn kept(mut block: Block) -> Block {
@@ -304,7 +304,7 @@ mod tests {
             driver.stream(stream.raw(), context);
             // Busy for a second or so.
             (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
-            let used = Use::new(driver, Some(stream)).expect("a context");
+            let used = Use::new(driver, stream).expect("a context");
             let pooled = || allocate_pooled(driver, 64, 0, stream, used);
             end(kept(pooled().expect("memory")));
             driver.fault("cuMemAllocAsync", 0, code);
@@ -323,7 +323,7 @@ mod tests {
             driver.stream(stream.raw(), context);
             driver.stream(own.raw(), context);
             (0..300).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
-            let used = Use::new(driver, Some(stream)).expect("a context");
+            let used = Use::new(driver, stream).expect("a context");
             let pooled = || allocate_pooled(driver, 64, 0, stream, used);
             let block = kept(pooled().expect("memory"));
             match is_taken {

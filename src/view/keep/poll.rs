@@ -136,7 +136,7 @@ pub(crate) fn until_done(
     owner: &Owner,
     device: Device,
 ) -> Result<(), DriverError> {
-    let used = Use::new(driver, Some(stream))?;
+    let used = Use::new(driver, stream)?;
     let event = used.home.record(driver, stream)?;
     let ordinal = driver.current_device()?;
     let held = Held::owner(Owned {
@@ -197,7 +197,7 @@ pub(crate) fn end(block: Block) {
 /// was for takes it over before. If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory
 /// is the driver's for good.
 pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: Block) {
-    let marked = Use::new(driver, Some(stream)).and_then(|used| {
+    let marked = Use::new(driver, stream).and_then(|used| {
         block.used = used;
         used.home.record(driver, stream)
     });

@@ -2,7 +2,7 @@
 
 use super::super::room;
 use super::*;
-use crate::driver::script::Script;
+use crate::driver::script::{Script, context};
 
 const CONTEXT: u64 = 0xb10c;
 const STREAM: Stream = Stream::from_raw(0xb1);
@@ -28,7 +28,11 @@ fn block(driver: &'static Script, memory: Memory, used: Use) -> Block {
 }
 
 fn used(driver: &Script, stream: Option<Stream>) -> Use {
-    Use::new(driver, stream).expect("a context")
+    let used = match stream {
+        Some(stream) => Use::new(driver, stream),
+        None => Use::anywhere(driver, None),
+    };
+    used.expect("a context")
 }
 
 /// Memory is freed once, by its own call, unless its context has taken it along; that of a pool outlives its context,
@@ -251,6 +255,35 @@ fn work_anywhere_is_on_every_device_in_use() {
                 there.expect("an answer").len(),
                 usize::from(memory == Memory::Pool)
             );
+        }
+    }
+}
+
+/// A context that was made by hand is waited for as the primary ones are, if it was current as the consumer asked; once,
+/// and as long as it is there.
+#[test]
+fn work_anywhere_is_in_the_callers_context_too() {
+    const MADE: u64 = 0x0b0b;
+    let made = context(MADE);
+    for (original, is_gone, expected) in [
+        (None, false, 0),
+        (Some(CONTEXT), false, 0),
+        (Some(0xb101), false, 0),
+        (Some(MADE), false, 1),
+        (Some(MADE), true, 0),
+    ] {
+        let driver = script();
+        driver.primary(0, CONTEXT).primary(1, 0xb101);
+        let used = Use::anywhere(driver, original.map(context)).expect("a context");
+        if is_gone {
+            driver.replace_context(MADE);
+        }
+        let block = block(driver, Memory::Device, used);
+        for sites in [block.sites_of_use(), used.sites(driver)] {
+            let sites = sites.expect("an answer");
+            let homes = sites.iter().filter_map(|site| site.home);
+            let found = homes.filter(|home| home.context == made).count();
+            assert_eq!(found, expected, "{original:?} {is_gone}");
         }
     }
 }

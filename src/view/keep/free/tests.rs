@@ -24,7 +24,11 @@ fn without_a_thread_the_caller_waits_and_frees() {
             let driver = Script::leak();
             driver.primary(0, CONTEXT).primary(1, CONTEXT + 1);
             driver.current(CONTEXT);
-            let used = Use::new(driver, stream).expect("a context");
+            let used = match stream {
+                Some(stream) => Use::new(driver, stream),
+                None => Use::anywhere(driver, None),
+            };
+            let used = used.expect("a context");
             let block = Block::new(driver, Memory::Device, 64, used, used.home).expect("memory");
             let own = format!("cuMemFree {:#x}", block.pointer());
             driver.take_calls();
@@ -62,10 +66,10 @@ fn one_wait_is_for_all_that_had_ended() {
         .primary(0, CONTEXT + 2)
         .primary(1, CONTEXT + 3)
         .current(CONTEXT + 2);
-    let of = |stream| Use::new(driver, stream).expect("a context");
-    let (own, anywhere) = (of(Some(Stream::PerThreadDefault)), of(None));
+    let own = Use::new(driver, Stream::PerThreadDefault).expect("a context");
+    let anywhere = Use::anywhere(driver, None).expect("a context");
     driver.current(CONTEXT + 3);
-    let elsewhere = of(Some(Stream::PerThreadDefault));
+    let elsewhere = Use::new(driver, Stream::PerThreadDefault).expect("a context");
     let site = own.site(driver).expect("an answer").expect("a context");
     let (before, begun) = (Instant::now(), Instant::now() + Duration::from_secs(1));
     for (used, since, is_over) in [
@@ -92,7 +96,7 @@ fn one_wait_is_for_all_that_had_ended() {
 fn what_has_ended_has_a_while_unless_it_is_wanted() {
     let driver = Script::leak();
     driver.primary(97, CONTEXT + 4).current(CONTEXT + 4);
-    let used = Use::new(driver, None).expect("a context");
+    let used = Use::anywhere(driver, None).expect("a context");
     let block = Block::new(driver, Memory::Pinned, 8, used, used.home).expect("memory");
     let mut waiting = Waiting {
         since: Instant::now(),

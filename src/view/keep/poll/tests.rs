@@ -29,7 +29,7 @@ fn script_of(context: u64) -> &'static Script {
 }
 
 fn used(driver: &Script, stream: Stream) -> Use {
-    Use::new(driver, Some(stream)).expect("a context")
+    Use::new(driver, stream).expect("a context")
 }
 
 fn block(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Block {
