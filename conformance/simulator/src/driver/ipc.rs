@@ -192,7 +192,7 @@ impl World {
     }
 }
 
-/// Counts one opening less. The last one waits for the work on the device as cuMemFree does, and
+/// Counts one opening less. The last one waits for the work of the context as cuMemFree does, and
 /// unmaps the memory. The documentation does not speak of waiting; Numba relies on it, which copies
 /// from the memory asynchronously and closes it.
 fn close_memory(_: &Call, address: u64) -> Status {

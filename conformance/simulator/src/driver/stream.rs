@@ -76,7 +76,7 @@ fn destroy(_: &Call, stream: StreamHandle) -> Status {
     Ok(())
 }
 
-/// Waits for all work that the stream holds now; refused while the stream captures.
+/// Waits for all work that the stream holds now.
 fn synchronize(call: &Call, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
@@ -158,7 +158,7 @@ fn add_callback(
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    forbid::wait(&mut world, &target)?;
+    forbid::uncaptured(&mut world, &target)?;
     let callback = StreamCallback {
         function,
         stream: stream.0,
@@ -219,7 +219,7 @@ fn attach(call: &Call, stream: StreamHandle, address: u64, _bytes: usize, flags:
     }
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    forbid::wait(&mut world, &target)?;
+    forbid::uncaptured(&mut world, &target)?;
     world.memory.find(address).ok_or(Code::INVALID_VALUE)?;
     submit(world, &target, Work::Nothing).map(drop)
 }

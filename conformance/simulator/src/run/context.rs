@@ -55,7 +55,17 @@ impl World {
         for queue in queues {
             self.abandon_queue(queue);
         }
-        self.streams.remove_where(|stream| stream.context == handle);
+        // What a reset primary context had is as dead as what was destroyed by hand: driver 580.159.04
+        // crashes on such a stream, and knows a stream of a destroyed context.
+        let is_primary = self
+            .contexts
+            .get(handle)
+            .is_ok_and(|context| context.primary);
+        if is_primary {
+            self.streams.remove_where(|stream| stream.context == handle);
+        } else {
+            self.streams.orphan_where(|stream| stream.context == handle);
+        }
         self.events.remove_where(|event| event.context == handle);
         self.memory.remove_context(handle);
         announce();

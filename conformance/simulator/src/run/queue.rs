@@ -50,17 +50,6 @@ impl World {
         self.tails(|queue| queue.context_id == context_id)
     }
 
-    /// Returns the tails of all queues of all contexts of a device.
-    pub(crate) fn tails_of_device(&self, device: usize) -> Vec<Mark> {
-        let contexts = self
-            .contexts
-            .iter()
-            .filter(|(_, context)| context.device == device);
-        contexts
-            .flat_map(|(_, context)| self.tails_of_context(context.id))
-            .collect()
-    }
-
     /// Returns the marks that new work on `queue` waits for by implicit order: work on the legacy
     /// stream waits for all blocking streams of its context, and theirs waits for it.
     pub(crate) fn implicit_order(&self, queue: QueueId) -> Vec<Mark> {

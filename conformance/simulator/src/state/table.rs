@@ -1,8 +1,30 @@
 //! Handles to objects: numbers that are never dereferenced, unique unless asked otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::abi::codes::Code;
+
+/// The errors for a handle that names no object. Driver 580.159.04 tells these cases apart where it does not crash.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusals {
+    /// A number that this table never gave out.
+    pub(crate) unknown: Code,
+    /// An object that was destroyed.
+    pub(crate) destroyed: Code,
+    /// An object that ended with the context that it was created in, which was destroyed.
+    pub(crate) orphaned: Code,
+}
+
+impl Refusals {
+    /// The same error in all cases.
+    pub(crate) const fn all(code: Code) -> Refusals {
+        Refusals {
+            unknown: code,
+            destroyed: code,
+            orphaned: code,
+        }
+    }
+}
 
 /// The objects of one kind, by handle.
 ///
@@ -12,9 +34,10 @@ use crate::abi::codes::Code;
 pub(crate) struct Table<H, T> {
     objects: BTreeMap<H, T>,
     destroyed: Vec<H>,
+    orphaned: BTreeSet<H>,
+    base: usize,
     next: usize,
-    /// The error for a handle that names no object.
-    refusal: Code,
+    refusals: Refusals,
 }
 
 /// Handles of one table are this far apart, like the addresses of small structures.
@@ -22,12 +45,14 @@ const STEP: usize = 0x40;
 
 impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
     /// Makes an empty table; `base` makes the kind of a handle readable in a log.
-    pub(crate) const fn new(base: usize, refusal: Code) -> Table<H, T> {
+    pub(crate) const fn new(base: usize, refusals: Refusals) -> Table<H, T> {
         Table {
             objects: BTreeMap::new(),
             destroyed: Vec::new(),
+            orphaned: BTreeSet::new(),
+            base,
             next: base,
-            refusal,
+            refusals,
         }
     }
 
@@ -39,6 +64,7 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
             self.next += STEP;
             fresh
         });
+        self.orphaned.remove(&handle);
         self.objects.insert(handle, object);
         handle
     }
@@ -50,7 +76,7 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
     }
 
     pub(crate) fn remove(&mut self, handle: H) -> Result<T, Code> {
-        let object = self.objects.remove(&handle).ok_or(self.refusal)?;
+        let object = self.objects.remove(&handle).ok_or(self.refusal(handle))?;
         self.destroyed.push(handle);
         Ok(object)
     }
@@ -61,31 +87,46 @@ impl<H: Copy + Ord + From<usize>, T> Table<H, T> {
     }
 
     pub(crate) fn get(&self, handle: H) -> Result<&T, Code> {
-        self.objects.get(&handle).ok_or(self.refusal)
+        self.objects.get(&handle).ok_or(self.refusal(handle))
     }
 
     pub(crate) fn get_mut(&mut self, handle: H) -> Result<&mut T, Code> {
-        self.objects.get_mut(&handle).ok_or(self.refusal)
+        let refusal = self.refusal(handle);
+        self.objects.get_mut(&handle).ok_or(refusal)
+    }
+
+    /// Returns the error for a handle that names no object.
+    fn refusal(&self, handle: H) -> Code {
+        if self.orphaned.contains(&handle) {
+            self.refusals.orphaned
+        } else if (H::from(self.base)..H::from(self.next)).contains(&handle) {
+            self.refusals.destroyed
+        } else {
+            self.refusals.unknown
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (H, &T)> {
-        self.objects
-            .iter()
-            .map(|(handle, object)| (*handle, object))
+    /// Removes the objects for which `unwanted` holds, and returns their handles.
+    pub(crate) fn remove_where(&mut self, unwanted: impl Fn(&T) -> bool) -> Vec<H> {
+        let mut gone = Vec::new();
+        self.objects.retain(|handle, object| {
+            let is_kept = !unwanted(object);
+            if !is_kept {
+                gone.push(*handle);
+            }
+            is_kept
+        });
+        self.destroyed.extend(&gone);
+        gone
     }
 
-    /// Removes the objects for which `unwanted` holds.
-    pub(crate) fn remove_where(&mut self, unwanted: impl Fn(&T) -> bool) {
-        self.objects.retain(|handle, object| {
-            let kept = !unwanted(object);
-            if !kept {
-                self.destroyed.push(*handle);
-            }
-            kept
-        });
+    /// Removes the objects of a context that was destroyed.
+    pub(crate) fn orphan_where(&mut self, unwanted: impl Fn(&T) -> bool) {
+        let gone = self.remove_where(unwanted);
+        self.orphaned.extend(gone);
     }
 }

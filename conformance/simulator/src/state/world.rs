@@ -15,7 +15,7 @@ use crate::state::order::Order;
 use crate::state::queue::{CaptureId, Queue, QueueId};
 use crate::state::settings::Settings;
 use crate::state::shared_event::{Awaited, SharedEvent};
-use crate::state::table::Table;
+use crate::state::table::{Refusals, Table};
 use crate::state::visible;
 
 /// The state of the driver. One lock guards all of it: simplicity is worth more here than speed.
@@ -43,6 +43,27 @@ pub(crate) struct World {
     next_number: u64,
 }
 
+const CONTEXTS: Refusals = Refusals {
+    unknown: Code::INVALID_CONTEXT,
+    destroyed: Code::CONTEXT_IS_DESTROYED,
+    orphaned: Code::CONTEXT_IS_DESTROYED,
+};
+
+/// A driver crashes on a stream that was destroyed and on a number that never was one: an error is our choice.
+const STREAMS: Refusals = Refusals {
+    unknown: Code::INVALID_HANDLE,
+    destroyed: Code::INVALID_HANDLE,
+    orphaned: Code::INVALID_CONTEXT,
+};
+
+const EVENTS: Refusals = Refusals {
+    unknown: Code::INVALID_HANDLE,
+    destroyed: Code::CONTEXT_IS_DESTROYED,
+    orphaned: Code::CONTEXT_IS_DESTROYED,
+};
+
+const OTHERS: Refusals = Refusals::all(Code::INVALID_VALUE);
+
 pub(crate) type Guard = MutexGuard<'static, World>;
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| Mutex::new(World::new()));
@@ -69,13 +90,13 @@ impl World {
         let settings = Settings::from_environment();
         let mut world = World {
             devices: Vec::new(),
-            contexts: Table::new(0xC0DE_0000_0000, Code::INVALID_CONTEXT),
-            streams: Table::new(0x57EA_0000_0000, Code::INVALID_HANDLE),
-            events: Table::new(0xE7E0_0000_0000, Code::INVALID_HANDLE),
-            pools: Table::new(0x9001_0000_0000, Code::INVALID_VALUE),
-            graphs: Table::new(0x69A0_0000_0000, Code::INVALID_VALUE),
-            executables: Table::new(0x69AE_0000_0000, Code::INVALID_VALUE),
-            user_objects: Table::new(0x0B1E_0000_0000, Code::INVALID_VALUE),
+            contexts: Table::new(0xC0DE_0000_0000, CONTEXTS),
+            streams: Table::new(0x57EA_0000_0000, STREAMS),
+            events: Table::new(0xE7E0_0000_0000, EVENTS),
+            pools: Table::new(0x9001_0000_0000, OTHERS),
+            graphs: Table::new(0x69A0_0000_0000, OTHERS),
+            executables: Table::new(0x69AE_0000_0000, OTHERS),
+            user_objects: Table::new(0x0B1E_0000_0000, OTHERS),
             captures: BTreeMap::new(),
             queues: BTreeMap::new(),
             memory: Memory::new(),

@@ -70,8 +70,10 @@ impl World {
     }
 }
 
-/// Forbids to wait for, or to query, a stream that captures, or the legacy stream beside one.
-pub(crate) fn wait(world: &mut World, target: &Target) -> Status {
+/// Forbids what no capture can hold: on a stream that captures, and on the legacy stream beside one. A
+/// synchronous copy or memset is no more than that: beside the capture of a non-blocking stream
+/// driver 580.159.04 lets cuMemcpyDtoH pass, in every mode.
+pub(crate) fn uncaptured(world: &mut World, target: &Target) -> Status {
     if let Some(id) = world.capture_of(target.queue) {
         if world.is_invalid(id) {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
@@ -81,9 +83,10 @@ pub(crate) fn wait(world: &mut World, target: &Target) -> Status {
     world.forbid_legacy(target)
 }
 
-/// Forbids a synchronous copy or memset: it waits, and it is a potentially unsafe call.
-pub(crate) fn blocking_call(world: &mut World, target: &Target) -> Status {
-    wait(world, target)?;
+/// Forbids to wait for a stream from the host, or to query one. Driver 580.159.04 takes both for
+/// potentially unsafe calls, of streams that no capture knows too.
+pub(crate) fn wait(world: &mut World, target: &Target) -> Status {
+    uncaptured(world, target)?;
     unsafe_call(world)
 }
 
@@ -113,8 +116,8 @@ pub(crate) fn unsafe_call(world: &mut World) -> Status {
     world.conflict(captures, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Returns an event's last record, for calls that query it or wait for it from the host. An event
-/// last recorded in a capture is CAPTURED_EVENT.
+/// Returns an event's last record, for calls that query it or wait for it from the host. An event last
+/// recorded in a capture is CAPTURED_EVENT, and INVALID_VALUE once the capture has ended.
 pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<Last, Code> {
     match world.events.get(event)?.last_record()? {
         Last::Never => Ok(Last::Never),
@@ -122,6 +125,7 @@ pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<La
             unsafe_call(world)?;
             Ok(last)
         }
+        Last::Captured(id, _) if !world.captures.contains_key(&id) => Err(Code::INVALID_VALUE),
         Last::Captured(id, _) => {
             world.invalidate(id);
             Err(Code::CAPTURED_EVENT)
@@ -129,11 +133,11 @@ pub(crate) fn captured_event(world: &mut World, event: EventHandle) -> Result<La
     }
 }
 
-/// Forbids stream-ordered allocation inside a capture: memory nodes are not modelled.
-pub(crate) fn allocation(world: &World, target: &Target) -> Status {
+/// Forbids stream-ordered allocation inside a capture, as memory nodes are not modelled, and beside one
+/// as a potentially unsafe call.
+pub(crate) fn allocation(world: &mut World, target: &Target) -> Status {
     if target.is_capturing(world) {
-        Err(Code::NOT_SUPPORTED)
-    } else {
-        Ok(())
+        return Err(Code::NOT_SUPPORTED);
     }
+    unsafe_call(world)
 }

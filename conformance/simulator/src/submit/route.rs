@@ -76,10 +76,10 @@ pub(crate) fn wait_event(mut world: Guard, target: &Target, awaited: Last) -> St
 }
 
 /// Adds a stream that waits for a captured event to the capture. The legacy stream cannot join; an
-/// event of a capture that has ended cannot be waited for.
+/// event of a capture that has ended cannot be waited for: INVALID_VALUE by driver 580.159.04.
 fn join_capture(world: &mut World, target: &Target, id: CaptureId, node: usize) -> Status {
     if !world.captures.contains_key(&id) {
-        return Err(Code::CAPTURED_EVENT);
+        return Err(Code::INVALID_VALUE);
     }
     if world.is_invalid(id) {
         return Err(Code::STREAM_CAPTURE_INVALIDATED);

@@ -79,7 +79,10 @@ def test_unknown_addresses_are_refused_one_by_one_and_nulled_together(cu: Driver
             cu.attribute(number, address, kind)
         assert refused.value.code == 1
     found = cu.attributes(address, WANTED)
-    assert found.pop(DEVICE_ORDINAL) == -2 and set(found.values()) == {0}
+    assert found.pop(DEVICE_ORDINAL) == -2
+    assert found.pop(HOST_POINTER) == address
+    assert found.pop(RANGE_START) == found.pop(RANGE_SIZE) == 77, "left as they were"
+    assert set(found.values()) == {0}
 
 
 def test_an_address_is_known_to_its_last_byte_and_until_it_is_freed(cu: Driver) -> None:

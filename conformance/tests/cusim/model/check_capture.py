@@ -14,6 +14,7 @@ from conformance.tests.cusim.model.driver import LEGACY, Driver, Refused
 
 UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED = 900, 901, 902, 903, 904
 ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = 905, 906, 907, 908
+INVALID_VALUE = 1
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 IDLE, ACTIVE, INVALID = 0, 1, 2
 
@@ -155,6 +156,17 @@ def test_nor_can_a_captured_event(cap: Capture, call: str) -> None:
     assert cap.end_code() == INVALIDATED
 
 
+def test_an_event_of_a_capture_that_has_ended_is_worth_nothing(cap: Capture) -> None:
+    cap.begin()
+    cap.cu.record(cap.event, cap.stream)
+    assert cap.end_code() == 0
+    assert cap.cu.code("cuEventSynchronize", c_void_p(cap.event)) == INVALID_VALUE
+    assert cap.cu.code("cuEventQuery", c_void_p(cap.event)) == INVALID_VALUE
+    assert cap.cu.code("cuStreamWaitEvent", c_void_p(cap.other), c_void_p(cap.event), c_uint(0)) == INVALID_VALUE
+    cap.cu.record(cap.event, cap.stream)
+    cap.cu.event_wait(cap.event)
+
+
 def test_the_legacy_stream_cannot_be_used_beside_a_blocking_capture(cap: Capture) -> None:
     blocking = cap.cu.stream(0)
     cap.cu.begin_capture(blocking, RELAXED)
@@ -179,36 +191,102 @@ def test_a_stream_captures_once(cap: Capture) -> None:
     assert cap.end_code() == 401
 
 
+class Unsafe:
+    """Each "potentially unsafe" call, of an idle stream and of memory that no capture knows."""
+
+    def __init__(self, cu: Driver) -> None:
+        self.cu, idle, event = cu, cu.stream(), cu.event()
+        cu.record(event, idle)
+        device, self.pooled, self.made = cu.alloc(8), cu.alloc_async(8, idle), c_uint64()
+        cu.wait_for(idle)
+        self.calls: dict[str, tuple[object, ...]] = {
+            "cuMemAlloc_v2": (byref(c_uint64()), c_size_t(8)),
+            "cuMemFree_v2": (c_uint64(device),),
+            "cuMemAllocAsync": (byref(self.made), c_size_t(8), c_void_p(idle)),
+            "cuMemFreeAsync": (c_uint64(self.pooled), c_void_p(idle)),
+            "cuEventSynchronize": (c_void_p(event),),
+            "cuEventQuery": (c_void_p(event),),
+            "cuStreamSynchronize": (c_void_p(idle),),
+            "cuStreamQuery": (c_void_p(idle),),
+            "cuStreamSynchronize of the legacy stream": (c_void_p(LEGACY),),
+            "cuStreamQuery of the legacy stream": (c_void_p(LEGACY),),
+        }
+
+    def code(self, call: str) -> int:
+        return self.cu.code(call.split()[0], *self.calls[call])
+
+    def close(self) -> None:
+        """Gives back what does not end with the context: memory of a pool."""
+        self.cu.synchronize()
+        for address in (self.pooled, self.made.value):
+            self.cu.code("cuMemFree_v2", c_uint64(address))
+
+
+@pytest.fixture
+def unsafe(cu: Driver) -> Iterator[Unsafe]:
+    """The calls, in a context of their own, which takes with it what they leave."""
+    context = cu.create_context(0)
+    made = Unsafe(cu)
+    yield made
+    made.close()
+    cu("cuCtxDestroy_v2", c_void_p(context))
+
+
+UNSAFE = pytest.mark.parametrize(
+    "call",
+    [
+        "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync", "cuEventSynchronize", "cuEventQuery",
+        "cuStreamSynchronize", "cuStreamQuery", "cuStreamSynchronize of the legacy stream",
+        "cuStreamQuery of the legacy stream",
+    ],
+)  # fmt: skip
+
+
+@UNSAFE
 @pytest.mark.parametrize("mode, code", [(GLOBAL, UNSUPPORTED), (THREAD_LOCAL, UNSUPPORTED), (RELAXED, 0)])
-def test_unsafe_calls_by_the_mode_of_the_own_capture(cap: Capture, mode: int, code: int) -> None:
+def test_unsafe_calls_by_the_mode_of_the_own_capture(
+    cap: Capture, unsafe: Unsafe, call: str, mode: int, code: int
+) -> None:
     cap.begin(mode)
-    address = c_uint64()
-    assert cap.cu.code("cuMemAlloc_v2", byref(address), c_size_t(8)) == code
+    assert unsafe.code(call) == code
     assert cap.end_code() == (INVALIDATED if code else 0)
-    if code == 0:
-        cap.cu.free(address.value)
 
 
+@UNSAFE
 @pytest.mark.parametrize("mode, code", [(GLOBAL, UNSUPPORTED), (THREAD_LOCAL, 0), (RELAXED, 0)])
 @pytest.mark.parametrize("own_mode", [GLOBAL, THREAD_LOCAL, RELAXED])
-def test_unsafe_calls_by_the_mode_of_another_threads_capture(cap: Capture, mode: int, code: int, own_mode: int) -> None:
+def test_unsafe_calls_by_the_mode_of_another_threads_capture(
+    cap: Capture, unsafe: Unsafe, call: str, mode: int, code: int, own_mode: int
+) -> None:
     cap.begin(mode)
     context, codes = cap.cu.current(), []
 
     def other() -> None:
         cap.cu.set_current(context)
         cap.cu("cuThreadExchangeStreamCaptureMode", byref(c_uint(own_mode)))
-        address = c_uint64()
-        codes.append(cap.cu.code("cuMemAlloc_v2", byref(address), c_size_t(8)))
-        if codes == [0]:
-            # Freeing is as unsafe as allocating, and as allowed.
-            cap.cu.free(address.value)
+        codes.append(unsafe.code(call))
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert codes == [code if own_mode == GLOBAL else 0]
-    cap.end_code()
+    allowed = 0 if own_mode != GLOBAL else code
+    assert codes == [allowed]
+    assert cap.end_code() == (INVALIDATED if allowed else 0)
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+def test_a_synchronous_copy_is_no_unsafe_call(cap: Capture, mode: int) -> None:
+    cap.begin(mode)
+    cap.cu.read(cap.memory, 4)
+    assert cap.end_code() == 0
+
+
+def test_but_it_uses_the_legacy_stream(cap: Capture) -> None:
+    blocking = cap.cu.stream(0)
+    cap.cu.begin_capture(blocking, RELAXED)
+    assert cap.refused(cap.cu.read, cap.memory, 4) == IMPLICIT
+    assert cap.end_code(blocking) == INVALIDATED
+    cap.cu.destroy_stream(blocking)
 
 
 def test_a_capture_ends_on_its_thread_unless_it_is_relaxed(cap: Capture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from ctypes import byref, c_int, c_uint, c_void_p
+from ctypes import byref, c_int, c_uint, c_uint64, c_void_p
 
 import pytest
 from cai_conformance import Sim
@@ -72,11 +72,33 @@ def test_a_destroyed_context_is_told_to_the_threads_that_have_it(cu: Driver, mad
     thread.join()
     assert seen == [DESTROYED, DESTROYED]
     assert cu.current() != made, "popped from the thread that destroyed it"
-    assert cu.code("cuStreamSynchronize", c_void_p(stream)) == INVALID_HANDLE
-    assert cu.code("cuEventQuery", c_void_p(event)) == INVALID_HANDLE
+    assert cu.code("cuStreamSynchronize", c_void_p(stream)) == INVALID_CONTEXT
+    assert cu.code("cuEventQuery", c_void_p(event)) == DESTROYED
     with pytest.raises(Refused):
         cu.read(memory, 8)
-    assert cu.code("cuCtxSetCurrent", c_void_p(made)) == INVALID_CONTEXT
+    assert cu.code("cuCtxGetId", c_void_p(made), byref(c_uint64())) == DESTROYED
+
+
+def test_a_destroyed_context_may_be_made_current_and_is_good_for_nothing(cu: Driver, made: int) -> None:
+    first = cu.retain(0)
+    cu("cuDevicePrimaryCtxRelease_v2", 0)
+    cu("cuCtxDestroy_v2", c_void_p(made))
+    cu.set_current(made)
+    assert cu.current() == made
+    assert cu.code("cuCtxSynchronize") == DESTROYED
+    assert cu.code("cuStreamCreate", byref(c_void_p()), c_uint(0)) == DESTROYED
+    cu.set_current(first)
+    assert cu.code("cuCtxSetCurrent", c_void_p(0x12340)) == INVALID_CONTEXT, "never was one"
+    assert cu.current() == first
+
+
+def test_a_destroyed_event_is_told_from_a_number_that_never_was_one(cu: Driver) -> None:
+    event, stream = cu.event(), cu.stream()
+    cu.destroy_event(event)
+    assert cu.code("cuEventRecord", c_void_p(event), c_void_p(stream)) == DESTROYED
+    assert cu.code("cuEventDestroy_v2", c_void_p(event)) == DESTROYED
+    assert cu.code("cuEventRecord", c_void_p(0x12340), c_void_p(stream)) == INVALID_HANDLE
+    cu.destroy_stream(stream)
 
 
 def test_destroying_a_context_drops_its_pending_work(cu: Driver, made: int, sim: Sim) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 
 import pytest
@@ -10,7 +11,7 @@ from cai_conformance import Sim
 
 from conformance.tests.cusim.model.driver import Driver, Refused
 
-INVALID_VALUE, OUT_OF_MEMORY = 1, 2
+INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
 
 
 def code_of(cu: Driver, act: object, *arguments: object) -> int:
@@ -182,13 +183,50 @@ def test_work_on_memory_that_is_not_there_yet_poisons_the_context(cu: Driver, si
     cu.free(memory)  # memory of a pool belongs to the device, not to the context
 
 
-def test_free_waits_for_work_on_the_device(cu: Driver, sim: Sim) -> None:
-    stream, memory, other = cu.stream(), cu.alloc(4), cu.alloc(4)
+def allocated(cu: Driver, kind: str) -> tuple[int, Callable[[int], None]]:
+    """Four bytes, and the call that gives them back."""
+    if kind == "pinned":
+        return cu.alloc_host(4), cu.free_host
+    return cu.alloc_managed(4) if kind == "managed" else cu.alloc(4), cu.free
+
+
+KINDS = pytest.mark.parametrize("kind", ["device", "managed", "pinned"])
+
+
+@KINDS
+def test_free_waits_for_the_work_of_its_context(cu: Driver, sim: Sim, kind: str) -> None:
+    stream, other, (memory, free) = cu.stream(), cu.alloc(4), allocated(cu, kind)
     sim.store(stream, other, b"done")
-    cu.free(memory)
+    free(memory)
     assert sim.pending(stream) == 0 and sim.peek(other, 4) == b"done"
     cu.free(other)
     cu.destroy_stream(stream)
+
+
+@KINDS
+def test_work_of_another_context_finds_the_memory_freed(cu: Driver, sim: Sim, kind: str) -> None:
+    memory, free = allocated(cu, kind)
+    context = cu.create_context(0)
+    stream = cu.stream()
+    gate = sim.gate(stream)
+    sim.store(stream, memory, b"late")
+    free(memory)  # with the other context current: what counts is whose the memory is
+    assert sim.pending(stream) == 2, "neither waited for nor run"
+    gate.open()
+    assert cu.code("cuStreamSynchronize", c_void_p(stream)) == ILLEGAL_ADDRESS
+    cu("cuCtxDestroy_v2", c_void_p(context))
+
+
+@KINDS
+def test_with_a_wait_for_it_work_of_another_context_is_in_time(cu: Driver, sim: Sim, kind: str) -> None:
+    memory, free = allocated(cu, kind)
+    context = cu.create_context(0)
+    stream = cu.stream()
+    sim.store(stream, memory, b"data")
+    cu.wait_for(stream)
+    free(memory)
+    cu.wait_for(stream)
+    cu("cuCtxDestroy_v2", c_void_p(context))
 
 
 def test_sums_and_stores_are_work(cu: Driver, sim: Sim) -> None:

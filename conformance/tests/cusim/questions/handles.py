@@ -52,12 +52,24 @@ def invented_stream(cu: Driver) -> object:
     return cu.code("cuStreamIsCapturing", c_void_p(0x1234560), byref(c_uint()))
 
 
-@question
-def dead_event(cu: Driver) -> object:
-    """a destroyed event: record"""
-    event, stream = cu.event(), cu.stream()
-    cu.destroy_event(event)
-    return cu.code("cuEventRecord", c_void_p(event), c_void_p(stream))
+def dead_event(name: str) -> None:
+    def ask(cu: Driver) -> object:
+        event, stream = cu.event(), cu.stream()
+        cu.destroy_event(event)
+        calls = {
+            "record": lambda: cu.code("cuEventRecord", c_void_p(event), c_void_p(stream)),
+            "wait": lambda: cu.code("cuStreamWaitEvent", c_void_p(stream), c_void_p(event), c_uint(0)),
+            "query": lambda: cu.code("cuEventQuery", c_void_p(event)),
+            "destroy": lambda: cu.code("cuEventDestroy_v2", c_void_p(event)),
+        }
+        return calls[name]()
+
+    ask.__doc__ = f"a destroyed event: {name}"
+    question(ask)
+
+
+for each in ("record", "wait", "query", "destroy"):
+    dead_event(each)
 
 
 @question
@@ -96,27 +108,49 @@ def event_of_a_dead_context(cu: Driver) -> object:
     ]
 
 
+def reset(cu: Driver) -> None:
+    cu("cuDevicePrimaryCtxReset_v2", 0)
+
+
+def release_to_nothing(cu: Driver) -> None:
+    cu.set_current(0)
+    state = c_int(1)
+    while state.value and cu.code("cuDevicePrimaryCtxRelease_v2", 0) == 0:
+        cu("cuDevicePrimaryCtxGetState", 0, byref(c_uint()), byref(state))
+
+
 @question
 def context_id_over_a_reset(cu: Driver) -> object:
     """cuCtxGetId of the primary context over a reset, and over a release to nothing and a new retain: same handle,
-    same id; is a stream of before alive?"""
+    same id?"""
     found = []
-    for ends in ("cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"):
+    for end in (reset, release_to_nothing):
         context = cu.retain(0)
         cu.set_current(context)
-        number, stream = cu.context_id(context), cu.stream()
-        if ends.startswith("cuDevicePrimaryCtxRelease"):
-            cu.set_current(0)
-            state = c_int(1)
-            while state.value and cu.code(ends, 0) == 0:
-                cu("cuDevicePrimaryCtxGetState", 0, byref(c_uint()), byref(state))
-        else:
-            cu(ends, 0)
+        number = cu.context_id(context)
+        end(cu)
         again = cu.retain(0)
         cu.set_current(again)
-        is_alive = cu.code("cuStreamIsCapturing", c_void_p(stream), byref(c_uint()))
-        found.append((again == context, cu.context_id(again) == number, is_alive))
+        found.append((again == context, cu.context_id(again) == number))
     return found
+
+
+@question
+def stream_over_a_reset(cu: Driver) -> object:
+    """a stream of the primary context after its reset and a new retain: is-capturing"""
+    stream = cu.stream()
+    reset(cu)
+    cu.set_current(cu.retain(0))
+    return cu.code("cuStreamIsCapturing", c_void_p(stream), byref(c_uint()))
+
+
+@question
+def stream_over_a_release(cu: Driver) -> object:
+    """a stream of the primary context after its release to nothing and a new retain: is-capturing"""
+    stream = cu.stream()
+    release_to_nothing(cu)
+    cu.set_current(cu.retain(0))
+    return cu.code("cuStreamIsCapturing", c_void_p(stream), byref(c_uint()))
 
 
 @question

@@ -60,8 +60,8 @@ fn alloc_managed(_: &Call, address: Out<u64>, bytes: usize, flags: u32) -> Statu
     address.put(range::create(bytes, Kind::Managed)?)
 }
 
-/// Frees memory of cuMemAlloc, cuMemAllocManaged or a pool, after the work on the device is done:
-/// "this API may perform implicit synchronization", and drivers do.
+/// Frees memory of cuMemAlloc, cuMemAllocManaged or a pool, after the work of the memory's context is
+/// done: "this API may perform implicit synchronization", and drivers do.
 /// A null pointer is fine. Anything but the base of a range is INVALID_VALUE, and so is memory that
 /// cuIpcOpenMemHandle has opened: cuIpcCloseMemHandle closes it.
 fn free(_: &Call, address: u64) -> Status {

@@ -1,7 +1,9 @@
 //! Pointer attributes.
 //!
-//! One attribute (cuPointerGetAttribute) of an address in no range is INVALID_VALUE. Several (cuPointerGetAttributes) always succeed: "the attributes are assigned
-//! default NULL values"; the device ordinal is -2 then (CU_DEVICE_INVALID).
+//! One attribute (cuPointerGetAttribute) of an address in no range is INVALID_VALUE. Several (cuPointerGetAttributes)
+//! always succeed: "the attributes are assigned default NULL values"; the device ordinal is -2 then
+//! (CU_DEVICE_INVALID). Driver 580.159.04 departs from that twice: the host pointer is the address itself, and the
+//! start and the size of the range are left as they were.
 //! Neither needs a current context: addresses are unified.
 
 use crate::abi::arguments::{DeviceAddress, In, Out};
@@ -19,6 +21,8 @@ exports! {
 
 const SYNC_MEMOPS: u32 = 6;
 const HOST_POINTER: u32 = 4;
+const RANGE_START: u32 = 11;
+const RANGE_SIZE: u32 = 12;
 const CU_DEVICE_INVALID: i32 = -2;
 
 /// CUmemorytype.
@@ -102,12 +106,21 @@ fn of_range(
     })
 }
 
-/// Returns the NULL value of an attribute, for addresses in no range.
+/// Returns the value of an attribute for an address in no range; None for what is left as it was.
+fn of_no_range(attribute: u32, address: u64) -> Result<Option<Value>, Code> {
+    match attribute {
+        HOST_POINTER => Ok(Some(Value::Long(address))),
+        RANGE_START | RANGE_SIZE => Ok(None),
+        _ => default_value(attribute).map(Some),
+    }
+}
+
+/// Returns the NULL value of an attribute.
 fn default_value(attribute: u32) -> Result<Value, Code> {
     match attribute {
         9 => Ok(Value::Ordinal(CU_DEVICE_INVALID)),
         2 | 6 | 8 | 10 | 13 | 15 | 16 | 21 => Ok(Value::Word(0)),
-        1 | 3 | HOST_POINTER | 7 | 11 | 12 | 14 | 17..=20 => Ok(Value::Long(0)),
+        1 | 3 | HOST_POINTER | 7 | RANGE_START | RANGE_SIZE | 14 | 17..=20 => Ok(Value::Long(0)),
         _ => Err(Code::INVALID_VALUE),
     }
 }
@@ -129,15 +142,16 @@ fn get_many(_: &Call, count: u32, attributes: In<u32>, values: In<usize>, addres
     let range = world.memory.find(address);
     for index in 0..count as usize {
         let attribute = attributes.get_at(index)?;
-        let known = match range {
-            Some(range) => of_range(&world, attribute, range, address)?,
-            None => None,
+        let value = match range {
+            Some(range) => match of_range(&world, attribute, range, address)? {
+                Some(value) => Some(value),
+                None => Some(default_value(attribute)?),
+            },
+            None => of_no_range(attribute, address)?,
         };
-        let value = match known {
-            Some(value) => value,
-            None => default_value(attribute)?,
-        };
-        value.put(Out::from_lent(values.get_at(index)?))?;
+        if let Some(value) = value {
+            value.put(Out::from_lent(values.get_at(index)?))?;
+        }
     }
     Ok(())
 }

@@ -250,7 +250,7 @@ fn run(
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
     if stream.is_none() {
-        forbid::blocking_call(&mut world, &target)?;
+        forbid::uncaptured(&mut world, &target)?;
     }
     if form.width == 0 || form.rows == 0 {
         return Ok(());

@@ -49,7 +49,7 @@ fn run(
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream.unwrap_or(StreamHandle::NULL))?;
     if stream.is_none() {
-        forbid::blocking_call(&mut world, &target)?;
+        forbid::uncaptured(&mut world, &target)?;
     }
     let unit = size_of_val(&value);
     let bytes = count.checked_mul(unit).ok_or(Code::INVALID_VALUE)?;

@@ -39,7 +39,7 @@ fn alloc(_: &Call, address: Out<HostAddress>, bytes: usize, flags: u32) -> Statu
     address.put(HostAddress(base as usize))
 }
 
-/// Frees page-locked memory, after the work on the device is done, as cuMemFree does.
+/// Frees page-locked memory, after the work of its context is done, as cuMemFree does.
 fn free(_: &Call, address: HostAddress) -> Status {
     let (world, _) = range::begin()?;
     let allocated = |range: &Allocation| matches!(range.kind, Kind::Pinned(_));

@@ -210,7 +210,7 @@ fn alloc_from_pool(
     address.check()?;
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    forbid::allocation(&world, &target)?;
+    forbid::allocation(&mut world, &target)?;
     let chosen = world.pools.get(pool)?;
     if chosen.is_imported() {
         return Err(Code::INVALID_VALUE);
@@ -244,7 +244,7 @@ fn buffer_at(world: &World, base: u64) -> Result<u64, Code> {
 fn free_async(call: &Call, address: u64, stream: StreamHandle) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;
-    forbid::allocation(&world, &target)?;
+    forbid::allocation(&mut world, &target)?;
     world.current()?;
     let range = world
         .memory

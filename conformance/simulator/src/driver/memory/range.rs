@@ -69,9 +69,10 @@ pub(crate) fn create_on(
     Ok(base)
 }
 
-/// Frees the range at `base`, after the work on its device is done. Fails with `refusal` unless
-/// there is one and `wanted` holds for it. Memory of a pool is freed without waiting: its user must have
-/// made sure that all work on it is done.
+/// Frees the range at `base`, after the work of its context is done. Fails with `refusal` unless
+/// there is one and `wanted` holds for it. Work of other contexts is not waited for, also on the same
+/// device: driver 580.159.04 does not, and what touches the memory later is an illegal address. Memory of
+/// a pool is freed without waiting: its user must have made sure that all work on it is done.
 pub(crate) fn free(
     mut world: Guard,
     base: u64,
@@ -82,7 +83,8 @@ pub(crate) fn free(
     let range = range.ok_or(refusal)?;
     let buffer = range.buffer;
     if !matches!(range.kind, Kind::Pool(_)) {
-        let marks = world.tails_of_device(range.device);
+        let context_id = world.contexts.get(range.context).map(|context| context.id);
+        let marks = context_id.map_or(Vec::new(), |id| world.tails_of_context(id));
         world = schedule::wait_for(world, marks);
     }
     // Its context may have ended during the wait, and the address been used again.
