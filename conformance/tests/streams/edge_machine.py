@@ -212,6 +212,10 @@ class Bench:
         self._wait_for(choose.sample(self.streams, len(self.streams)))
         self.machine.set_current(0)
 
+    def wait_for(self, queue: Queue) -> None:
+        """Waits for a stream, also beside a capture; its context stays current."""
+        self._wait_for([(queue.home, queue.number)])
+
     @property
     def streams(self) -> list[tuple[int, int]]:
         """Every stream, in its context."""

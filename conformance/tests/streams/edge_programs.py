@@ -184,7 +184,7 @@ class Program(Captured, Ends):
         else:
             array.ready = bare
             self.machine.enter(on.home)
-            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(on.number))
+            self.bench.wait_for(on)
         self.reached["join with a bare stream of another context"] += on.is_default and on.home != bare.home
 
     def _other_thread(self) -> None:
@@ -262,7 +262,10 @@ class Program(Captured, Ends):
     # --- copies ---
 
     def _copy(self) -> None:
-        """A copy for a stream, or for none, which any stream then reads; it is dropped behind that."""
+        """A copy for a stream, or for none; it is dropped behind what reads it.
+
+        One for none may be read on any stream: of a primary context, or of the one that is current as it is made.
+        """
         array = self._array()
         consumer, view = self._usable(array), self._view(array)
         is_finished = self.random.random() < 0.3
@@ -271,12 +274,14 @@ class Program(Captured, Ends):
             self.machine.control.fault("cuMemAllocAsync", 801)  # a device without pools
         asked = -1 if is_finished else consumer.number
         self.reached["copy for another device"] += consumer.device != array.device
+        here = self.machine.current()
         with contextlib.nullcontext() if is_finished else self._policy():
             made = view.__dlpack__(stream=asked, copy=True, max_version=(1, 3))
         self.machine.control.clear_faults()
         tensor = abi.consume(made)
         if is_finished:
-            consumer = self.random.choice(self.bench.queues)
+            homes = (*self.bench.homes[:2], here)
+            consumer = self.random.choice([queue for queue in self.bench.queues if queue.home in homes])
             self.reached["copy for no stream"] += 1
             if self.machine.read(tensor.data, NBYTES) != bytes([array.value]) * NBYTES:
                 self.wrong.append("a copy for no stream is not there")
@@ -344,7 +349,7 @@ class Program(Captured, Ends):
                 tensor = abi.consume(view.__dlpack__(stream=2, copy=True, max_version=(1, 3)))
                 self._read(own, tensor.data, array.value)
                 abi.release(tensor)
-                self.machine._call("cuStreamSynchronize", ctypes.c_void_p(2))
+                self.bench.wait_for(own)
             if gate.is_late:
                 self.wrong.append("copies for a thread's stream wait for another stream")
         self.reached["copies for a thread's stream beside a backlog"] += 1
@@ -358,7 +363,7 @@ class Program(Captured, Ends):
             view = self._view(array).on(own.number)
             tensor = abi.consume(view.__dlpack__(stream=own.number, copy=True, max_version=(1, 3)))
             self._use(own, array)
-            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(own.number))
+            self.bench.wait_for(own)
             self.machine.set_current(0)
             self.machine.destroy_context(home)
         array.ready = queue

@@ -10,7 +10,15 @@ from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, 
 from cai_conformance.slow import Slow
 
 from conformance.tests.cusim.model.driver import LEGACY, Driver
-from conformance.tests.cusim.questions.ask import GLOBAL, LONG, RELAXED, beside_a_capture, on_another_thread, question
+from conformance.tests.cusim.questions.ask import (
+    GLOBAL,
+    LONG,
+    MODES,
+    RELAXED,
+    beside_a_capture,
+    on_another_thread,
+    question,
+)
 
 
 def common_calls(cu: Driver) -> dict[str, Callable[[], int]]:
@@ -119,3 +127,20 @@ def a_blocking_stream_for_the_legacy_one(cu: Driver) -> object:
         cu.wait_for(held)
     record = lambda: cu.code("cuEventRecord", c_void_p(event), c_void_p(blocking))  # noqa: E731
     return found, beside_a_capture(cu, RELAXED, record, flags=0)
+
+
+@question
+def an_event_of_a_whole_context(cu: Driver) -> object:
+    """cuCtxRecordEvent (CUDA 12.5): code, and is the event reached before the work of a non-blocking stream; code, and the
+    capture's end, beside a capture of each mode, on another thread in RELAXED mode"""
+    context, event, stream, slow = cu.current(), cu.event(), cu.stream(), Slow()
+    record = lambda: cu.code("cuCtxRecordEvent", c_void_p(context), c_void_p(event))  # noqa: E731
+    slow.busy(stream, 0)
+    cu.wait_for(stream)
+    slow.busy(stream, LONG)
+    code, is_reached = record(), cu.event_done(event)
+    is_early = is_reached and not cu.is_done(stream)
+    cu.wait_for(stream)
+    return (code, is_early), {
+        name: beside_a_capture(cu, mode, lambda: on_another_thread(cu, record, RELAXED)) for name, mode in MODES.items()
+    }
