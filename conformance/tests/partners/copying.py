@@ -48,8 +48,9 @@ def read_on(machine: Machine, stream: int, target: int, source: int) -> None:
 
 
 def wait(machine: Machine, stream: int) -> int:
-    """Waits for a stream; the code."""
-    return int(machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream)))
+    """Waits for a stream, also beside a capture; the code."""
+    with machine.relaxed():
+        return int(machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
 
 def on_a_thread(body: Callable[[], Any]) -> Any:

@@ -5,7 +5,9 @@ Memory and streams come from the driver API itself; the log and the pokes are th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 from cai_conformance import Sim as Control
@@ -133,6 +135,16 @@ class Machine:
     def destroy_stream(self, stream: int) -> None:
         """Ends a stream; its handle is invalid afterwards."""
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Allows what a capture forbids the thread, such as a wait of the host."""
+        mode = ctypes.c_uint(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     # --- the log ---
 

@@ -14,7 +14,6 @@ import cai_dlpack as cd
 from cai_conformance.sim import Gate
 
 from conformance.tests.doubles.producers import Cai, interface
-from conformance.tests.simulated.capture import RELAXED
 from conformance.tests.simulated.machine import Machine
 
 NBYTES = 24
@@ -222,7 +221,7 @@ class Bench:
         return [*((queue.home, queue.number) for queue in self.queues), *self.blocking.items()]
 
     def _wait_for(self, streams: list[tuple[int, int]]) -> None:
-        with self.relaxed():
+        with self.machine.relaxed():
             for home, number in streams:
                 self.machine.enter(home)
                 self.machine._call("cuStreamSynchronize", ctypes.c_void_p(number))
@@ -243,18 +242,10 @@ class Bench:
             self.machine.control.set("memory", everything)
 
     @contextlib.contextmanager
-    def relaxed(self) -> Iterator[None]:
-        """Allows what a capture forbids the thread."""
-        mode = ctypes.c_uint(RELAXED)
-        self.machine._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-        yield
-        self.machine._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-
-    @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """For a step's own calls between those of the library: the caller's context stays, and no capture breaks."""
         before = self.machine.current()
-        with self.relaxed():
+        with self.machine.relaxed():
             yield
         self.machine.enter(before)
 

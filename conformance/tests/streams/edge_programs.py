@@ -357,7 +357,7 @@ class Program(Captured, Ends):
     def _end_a_context(self) -> None:
         """A context ends before the views and copies that name its stream: both end quietly, an order is refused."""
         array, queue = self._array(), self.random.choice(self.bench.handles)
-        with self.bench.relaxed():
+        with self.machine.relaxed():
             home = self.machine.create_context(self.random.randrange(2))
             own = Queue(home, self.bench._stream(home), -1)
             view = self._view(array).on(own.number)
