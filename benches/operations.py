@@ -45,8 +45,7 @@ def workloads() -> dict[str, Workload]:
     many = [cd.view(array(stream)) for stream in (a, b, c) for _ in range(JOINED // 3)]
     attribute = {
         name: Workload(type(ready).__dict__[name].__get__, (ready,))
-        for name in ("shape", "elem_strides", "byte_strides", "dtype", "ptr", "device", "memory", "readonly", "stream")
-        if name in type(ready).__dict__
+        for name in ("shape", "elem_strides", "byte_strides", "dtype", "ptr", "device", "memory", "read_only", "stream")
     }
 
     def consumed(view: Any) -> None:
