@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cai_conformance.checks import CHECKS
 from cai_conformance.judge.check import PROFILES, Check
-from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.consumed import Consumer, Pair
 from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.target import Target
@@ -29,6 +29,7 @@ REFERENCES: dict[str, list[Any]] = {
     "cai-consumer": [take_cai],
     "dlpack-consumer": [take_dlpack],
     "exchange-consumer": [ExchangeConsumer(), ExchangeEcho()],
+    "pair": [Pair(DlpackArray, Consumer(take_dlpack)), Pair(CaiArray, Consumer(take_cai))],
 }
 
 pytestmark = pytest.mark.usefixtures("sim")
@@ -39,7 +40,8 @@ def judged(profile: str, subject: Any) -> list[Result]:
     with judging(Target.of(subject)):
         if profile.endswith("producer"):
             return list(judge_producer(subject, checks, lambda check, done: ""))
-        return list(judge_consumer(Consumer(subject), checks, lambda check, done: "", here))
+        consumer = subject if profile == "pair" else Consumer(subject)
+        return list(judge_consumer(consumer, checks, lambda check, done: "", here))
 
 
 def rules(results: Iterable[Result], outcome: Outcome) -> set[str]:

@@ -43,11 +43,20 @@ def hangs_up(obj):
         os._exit(3)
     return DlpackConsumer()(obj)
 
+def hangs(array):
+    time.sleep(60)
+
 def nothing(array):
     return object()
 
 def raises(obj):
     raise ValueError("not today")
+
+def takes_vectors(obj):
+    array = np.from_dlpack(obj)
+    if array.ndim != 1:
+        raise ValueError("one axis only")
+    return array
 
 def vectors(array):
     if array.ndim != 1:
@@ -196,7 +205,21 @@ def test_a_pair_of_which_nothing_arrives_fails(folder: Path) -> None:
     assert done.returncode == 2 and "no array arrived" in done.stderr
 
 
+def test_a_pair_that_hangs_does_so_for_as_long_as_it_may(folder: Path) -> None:
+    code, found = report(folder, "pair", "subjects:hangs", "subjects:take", "--timeout", "0.1")
+    assert code == 1 and "hung" in of(found, "pair.matrix")["evidence"]
+
+
+def test_what_becomes_of_a_pair_may_be_accepted(folder: Path) -> None:
+    (folder / "own.toml").write_text('[accept]\n"pair.matrix" = "not before 2.0"\n')
+    assert report(folder, "pair", "numpy:asarray", "subjects:takes_vectors")[0] == 1
+    code, found = report(folder, "pair", "numpy:asarray", "subjects:takes_vectors", "--config", "own.toml")
+    assert code == 0 and of(found, "pair.matrix")["accepted"] == "not before 2.0"
+    assert found["versions"]["rules"] == rules("pair") != rules()
+
+
 def test_the_checks_are_listed(folder: Path) -> None:
+    assert "pair.read-only  (recommendation)" in run(folder, "checks").stdout
     done = run(folder, "checks", "--profile", "cai-producer")
     assert "cai-producer.values  (violation)" in done.stdout and "dlpack" not in done.stdout.split("://")[0]
 

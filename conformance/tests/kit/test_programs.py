@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from cai_conformance import offers
 from cai_conformance.checks import CHECKS
+from cai_conformance.judge import pair
 from cai_conformance.judge.check import Check
-from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.consumed import Consumer, Pair
 from cai_conformance.judge.elsewhere import judging
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.target import Target
@@ -25,15 +26,24 @@ from conformance.tests.kit.test_checks import REFERENCES
 pytestmark = pytest.mark.usefixtures("sim")
 
 
-def subject(function: Any) -> Target:
+def subject(function: Any, name: str = "subject_of_a_program") -> Target:
     """A target that a program can import."""
-    module = types.ModuleType("subject_of_a_program")
+    module = types.ModuleType(name)
     module.function = function  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
     return Target(f"{module.__name__}:function")
 
 
+def subjects(function: Pair) -> tuple[Target, Target]:
+    """The targets of a pair."""
+    return subject(function.make), subject(function.consumer.take, "consumer_of_a_program")
+
+
 def result(check: Check, function: Any) -> Result:
+    if check.profile == "pair":
+        make, take = subjects(function)
+        (one,) = judge_consumer(function, [check], lambda check, done: pair.program(make, take, None, check), here)
+        return one
     target = subject(function)
     checks = CHECKS.of(check.profile)
     if check.profile.endswith("producer"):
@@ -73,8 +83,12 @@ def test_the_program_tells_the_mutant_from_the_reference(check: Check) -> None:
     failed = result(check, check.mutant)
     assert failed.outcome is Outcome.FAILED
     shown = output(failed.program)
+    reference: Any
     for reference in OTHERS.get(check.id, REFERENCES[check.profile]):
-        subject(reference)
+        if check.profile == "pair":
+            subjects(reference)
+        else:
+            subject(reference)
         assert output(failed.program) != shown, failed.program
 
 

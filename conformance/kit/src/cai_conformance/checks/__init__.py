@@ -9,6 +9,7 @@ from cai_conformance.checks import (
     ends,
     exchange_consumer,
     exchange_producer,
+    pair,
 )
 from cai_conformance.judge.check import CHECKS
 
@@ -22,4 +23,5 @@ __all__ = [
     "ends",
     "exchange_consumer",
     "exchange_producer",
+    "pair",
 ]

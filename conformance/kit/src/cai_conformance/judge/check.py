@@ -15,6 +15,7 @@ PROFILES = (
     "dlpack-consumer",
     "exchange-producer",
     "exchange-consumer",
+    "pair",
 )
 
 
@@ -82,9 +83,9 @@ class Check:
     source: Source
     severity: Severity
     run: Callable[[Any], None]
-    """Is given what its profile judges (`Produced` or `Consumer`). Raises Broken or NotRun, or returns."""
+    """Is given what its profile judges (`Produced`, `Consumer` or `Pair`). Raises Broken or NotRun, or returns."""
     samples: tuple[str, ...] = ()
-    """For producers: the names of the arrays that it is tried with."""
+    """For producers and pairs: the names of the arrays that it is tried with."""
     after: tuple[str, ...] = ()
     """Rules of the same profile without which this check says nothing: it is not run if one of them failed."""
     mutant: Any = None

@@ -32,7 +32,8 @@ def add(commands: Any) -> None:
     }.items():
         parser = commands.add_parser(kind, help=f"judge {what.partition(',')[0]}")
         parser.add_argument("target", metavar="MODULE:FUNCTION", help=what)
-        parser.add_argument("--profile", action="append", choices=PROFILES, help="default: what it offers or takes")
+        profiles = [profile for profile in PROFILES if profile != "pair"]
+        parser.add_argument("--profile", action="append", choices=profiles, help="default: what it offers or takes")
         parser.add_argument(
             "--spec",
             action="append",
@@ -44,9 +45,6 @@ def add(commands: Any) -> None:
             parser.add_argument("--read", metavar="MODULE:FUNCTION", help="makes a NumPy array of what it returns")
         parser.add_argument(
             "--only", action="append", help="one check by its id, or by its rule; the checks that it needs too"
-        )
-        parser.add_argument(
-            "--timeout", type=seconds, metavar="SECONDS", default=isolate.LIMIT, help="what a check may take (60)"
         )
         parser.add_argument(
             "--in-process", action="store_true", help="run the checks here: for a debugger; a crash ends it"
@@ -74,6 +72,9 @@ def seconds(text: str) -> float:
 
 def reports(parser: argparse.ArgumentParser) -> None:
     """The options that are the same for every judgement."""
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", default=isolate.LIMIT, help="what a check may take (60)"
+    )
     for name, what in {
         "json": "every result, with a stable schema",
         "junit": "JUnit's XML",
@@ -117,8 +118,9 @@ def run_one(options: argparse.Namespace) -> int:
 
 def run_pair(options: argparse.Namespace) -> int:
     """Judges two together."""
+    isolate.LIMIT = options.timeout
     make, take = Target(options.producer), Target(options.consumer)
-    read = Target(options.read).load() if options.read else None
+    read = Target(options.read) if options.read else None
     reasons = accepted(options.config)
     can_write(options)
     results = list(pair.judge(make, take, read))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,6 +104,13 @@ class Consumer:
             export = Export(taken.__dlpack__())
         writable = None if not export.versioned else not export.flags & abi.READ_ONLY
         return Seen(export.values(), export.address, writable)
+
+
+class Pair(NamedTuple):
+    """The subject of a pair's check: a producer's function, and a consumer."""
+
+    make: Any
+    consumer: Consumer
 
 
 def driver_is_idle() -> None:

@@ -88,7 +88,7 @@ class Report:
     def versions(self) -> dict[str, str]:
         """The kit, the interpreter, and the libraries of the target."""
         libraries = tuple({part.partition(".")[0].partition(":")[0] for part in self.target.split()})
-        found = {"cai-conformance": kit_version(), "rules": rules(), "python": platform.python_version()}
+        found = {"cai-conformance": kit_version(), "rules": rules(self.kind), "python": platform.python_version()}
         for module, names in sorted(packages_distributions().items()):
             if module.startswith(libraries) and module in sys.modules:
                 found.update({name: version(name) for name in names})
@@ -128,14 +128,18 @@ class Report:
 
 
 @cache
-def rules() -> str:
-    """The version of the rules: a hash of the checks' ids, claims, sentences and severities."""
+def rules(kind: str = "") -> str:
+    """Returns the version of the rules: a hash of the checks' ids, claims, sentences and severities.
+
+    The checks of a pair have a version of their own, as none of them judges a producer or a consumer alone.
+    """
     from cai_conformance.checks import CHECKS
 
     lines = sorted(
         f"{check.id}\t{check.says}\t{check.source.spec} {check.source.since}\t{check.source.sentence}\t"
         f"{check.severity.value}\t{check.forbidden}\n"
         for check in CHECKS
+        if (check.profile == "pair") == (kind == "pair")
     )
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cai_conformance.cuda import NoDriver
 from cai_conformance.judge import steps
 from cai_conformance.judge.check import Broken, Check, NotRun, Severity
-from cai_conformance.judge.consumed import Consumer
+from cai_conformance.judge.consumed import Consumer, Pair
 from cai_conformance.judge.limits import little_memory
 from cai_conformance.judge.produced import Converted, Make, Produced
 from cai_conformance.judge.samples import SAMPLES
@@ -107,8 +107,10 @@ def failed(check: Check, error: Exception, program: Program, where: str = "", tr
     return Result(check, Outcome.FAILED, printable(where + said), text, severity, tried)
 
 
-def judge_consumer(consumer: Consumer, checks: Iterable[Check], program: Program, isolate: Isolate) -> Iterator[Result]:
-    """Runs checks of a consumer, each by `isolate`: here, or in a process of its own."""
+def judge_consumer(
+    consumer: Consumer | Pair, checks: Iterable[Check], program: Program, isolate: Isolate
+) -> Iterator[Result]:
+    """Runs checks of a consumer, or of a pair, each by `isolate`: here, or in a process of its own."""
     results: dict[str, Result] = {}
     for check in checks:
         if rule := fallen(check, results):
@@ -125,7 +127,7 @@ def here(run: Callable[[], Result], check: Check, program: Program) -> Result:
     return run()
 
 
-def _consume(consumer: Consumer, check: Check, program: Program) -> Result:
+def _consume(consumer: Consumer | Pair, check: Check, program: Program) -> Result:
     steps.begin()
     try:
         check.run(consumer)
