@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cai_conformance.judge.report import kit_version, rules
 from cai_conformance.reference.producers import CaiArray
 from cai_conformance.testing import ConformanceError, check_cai_producer
 
@@ -39,6 +41,19 @@ def test_each_check_is_a_test(folder: Path) -> None:
     assert "FAILED producer=subjects:Zero::cai-producer.stream-zero" in done.stdout and "1 failed" in done.stdout
     assert "array = Zero(np.arange(6" in done.stdout and "disallowed as it would be ambiguous" in done.stdout
     assert "PASSED consumer=subjects:take::cai-consumer.stream-handle" in done.stdout
+
+
+def test_header_and_junit_have_the_versions_of_the_kit_and_of_its_rules(folder: Path) -> None:
+    done = pytest_in(folder, "--cai-conformance", "producer=subjects:Lists", "--junit-xml", "j.xml")
+    assert f"cai-conformance {kit_version()}, rules {rules()}" in done.stdout
+    (found,) = ET.parse(folder / "j.xml").getroot().iterfind("testsuite/properties")
+    assert {each.get("name"): each.get("value") for each in found} == {
+        "cai-conformance": kit_version(),
+        "rules": rules(),
+    }
+    (folder / "test_else.py").write_text("def test_something_else_about_streams():\n    pass\n")
+    done = pytest_in(folder, "--junit-xml", "j.xml")
+    assert rules() not in done.stdout and "properties" not in (folder / "j.xml").read_text()
 
 
 def test_a_deviation_is_an_expected_failure(folder: Path) -> None:

@@ -76,10 +76,31 @@ def gpu() -> None:
         raise NotSimulated("this test needs a GPU and runs on the simulated driver")
 
 
-def pytest_report_header() -> list[str]:
-    """Prints the driver of the run in pytest's header, and whether imports are strict."""
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Prints the driver of the run in pytest's header, whether imports are strict, and by what arrays are judged."""
     strict = ["cai_dlpack: strict"] if os.environ.get(STRICT) == "1" else []
-    return [f"CUDA driver: {driver()}", *strict]
+    judged = ", ".join(f"{name} {version}" for name, version in judged_by(config).items())
+    return [f"CUDA driver: {driver()}", *strict, *([judged] if judged else [])]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Writes the versions of the kit and of its rules into the properties of JUnit's suite."""
+    from _pytest.junitxml import xml_key  # the fixture for such properties is for tests alone
+
+    xml = session.config.stash.get(xml_key, None)
+    if xml is None:
+        return
+    for name, version in judged_by(session.config).items():
+        xml.add_global_property(name, version)
+
+
+def judged_by(config: pytest.Config) -> dict[str, str]:
+    """Returns the versions of the kit and of its rules if `--cai-conformance` judges something."""
+    if not config.getoption("--cai-conformance"):
+        return {}
+    from cai_conformance.judge.report import kit_version, rules  # needs NumPy, which the rest does not
+
+    return {"cai-conformance": kit_version(), "rules": rules()}
 
 
 def driver() -> str:
