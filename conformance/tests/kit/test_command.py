@@ -132,6 +132,9 @@ def test_a_crash_is_a_result_and_the_others_are_run(folder: Path) -> None:
         (("producer", "subjects:nothing"), "__dlpack__"),
         (("producer", "subjects:Zero", "--profile", "cai-consumer"), "a profile of a producer"),
         (("producer", "subjects:Zero", "--spec", "cai"), "cai=VERSION"),
+        (("producer", "subjects:Zero", "--spec", "dlpack=99"), "no version '99' of DLPack; there are 0.2,"),
+        (("producer", "subjects:Zero", "--spec", "dlpack=0"), "no version '0' of DLPack"),
+        (("producer", "subjects:Zero", "--spec", "opencl=1"), "no specification 'opencl'; there are cai, dlpack,"),
         (("consumer", "math:sqrt"), "it took none of the arrays"),
     ],
 )
@@ -242,6 +245,20 @@ def test_where_cuda_is_used_the_checks_run_in_the_same_process() -> None:
 
     check_dlpack_producer(make, in_process=False)
     assert made
+
+
+@pytest.mark.parametrize("name", ["CAI", "cai"])
+def test_a_function_of_a_test_is_told_the_specification_in_capitals_or_not(name: str) -> None:
+    from cai_conformance.reference.producers import CaiArray
+
+    found = check_cai_producer(CaiArray, spec={name: "2"})
+    assert found.results and not [one for one in found.results if one.check.source.since == "3"]
+
+
+@pytest.mark.parametrize("spec", [{"OpenCL": "1"}, {"CAI": "99"}, {"DLPack": "1"}, {"CAI": 2}])
+def test_a_function_of_a_test_refuses_a_specification_that_does_not_exist(spec: Any) -> None:
+    with pytest.raises(ValueError, match=r"no (specification|version) .*; there are"):
+        check_dlpack_producer(lambda array: array, spec=spec)
 
 
 def test_the_functions_of_a_test() -> None:

@@ -9,6 +9,7 @@ import tvm_ffi
 from cai_conformance.checks import CHECKS
 from cai_conformance.judge import sources
 from cai_conformance.judge.check import Source
+from cai_conformance.judge.versions import VERSIONS
 
 SOURCES = {name: value for name, value in vars(sources).items() if isinstance(value, Source)}
 HEADER = Path(tvm_ffi.__file__).parent / "include" / "dlpack" / "dlpack.h"
@@ -62,6 +63,11 @@ def test_an_address_is_that_of_a_version() -> None:
         main = source.spec == "DLPack" and source.since in ("1.2", "1.3")  # without a tag
         assert "/latest/" not in source.url and ("/main/" in source.url) == main, name
         assert source.spec != "array API" or source.since in source.url, name
+
+
+def test_each_version_of_a_source_can_be_asked_for() -> None:
+    for source in SOURCES.values():
+        assert {source.since, source.until or source.since} <= set(VERSIONS[source.spec]), source
 
 
 def test_each_sentence_is_quoted_by_a_check() -> None:

@@ -22,6 +22,7 @@ from cai_conformance.judge.config import accepted
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
+from cai_conformance.judge.versions import limits
 from cai_conformance.report import terminal
 
 __all__ = [
@@ -73,7 +74,7 @@ def _producer(profile: str) -> Callable[..., Report]:
         in_process: bool = False,
     ) -> Report:
         target = Target.of(make)
-        checks = judge.chosen(profile, dict(spec))
+        checks = judge.chosen(profile, limits(spec))
         return _raise("producer", target, judge.producer(target, make, checks, in_process=in_process), accept, strict)
 
     check.__doc__ = f"""Checks a function that makes a library's array of a NumPy array, by the profile `{profile}`.
@@ -83,6 +84,7 @@ def _producer(profile: str) -> Callable[..., Report]:
 
     Raises:
         ConformanceError: a check failed with a violation, or with `strict` at all, or one was accepted that passes.
+        ValueError: `accept` names no check, or `spec` no specification or no version of one.
     """
     return check
 
@@ -98,7 +100,7 @@ def _consumer(profile: str) -> Callable[..., Report]:
         in_process: bool = False,
     ) -> Report:
         target = Target.of(take)
-        checks = judge.chosen(profile, dict(spec))
+        checks = judge.chosen(profile, limits(spec))
         results = judge.consumer(target, take, read, checks, in_process=in_process)
         return _raise("consumer", target, results, accept, strict)
 
@@ -108,6 +110,7 @@ def _consumer(profile: str) -> Callable[..., Report]:
 
     Raises:
         ConformanceError: a check failed with a violation, or with `strict` at all, or one was accepted that passes.
+        ValueError: `accept` names no check, or `spec` no specification or no version of one.
     """
     return check
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,10 +17,8 @@ from cai_conformance.judge.config import accepted
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
+from cai_conformance.judge.versions import NAMES, limits
 from cai_conformance.report import badge, html, junit, rich_terminal, terminal
-
-#: The specifications by their names in `--spec`.
-SPECS = {"cai": "CAI", "dlpack": "DLPack", "array-api": "array API"}
 
 
 def add(commands: Any) -> None:
@@ -145,10 +142,13 @@ def versions(given: Iterable[str]) -> dict[str, str]:
     """The versions of specifications that were asked for."""
     found = {}
     for text in given:
-        name, _, number = text.partition("=")
-        if name not in SPECS or not re.fullmatch(r"[0-9]+(\.[0-9]+)*", number):
-            raise Usage(f"--spec {text}: write one of {', '.join(f'{name}=VERSION' for name in SPECS)}")
-        found[SPECS[name]] = number
+        name, sign, number = text.partition("=")
+        if not sign:
+            raise Usage(f"--spec {text}: write one of {', '.join(f'{name}=VERSION' for name in NAMES)}")
+        try:
+            found.update(limits({name: number}))
+        except ValueError as why:
+            raise Usage(f"--spec {text}: {why}") from None
     return found
 
 
