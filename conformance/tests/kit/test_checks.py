@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from cai_conformance.checks import CHECKS
+from cai_conformance.judge import groups
 from cai_conformance.judge.check import PROFILES, Check
 from cai_conformance.judge.consumed import Consumer, Pair
 from cai_conformance.judge.elsewhere import judging
+from cai_conformance.judge.groups import GROUP_OF, GROUPS
 from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
 from cai_conformance.judge.target import Target
 from cai_conformance.reference.consumers import take_cai, take_dlpack
@@ -20,6 +22,7 @@ from cai_conformance.reference.in_numpy import NumpyArray
 from cai_conformance.reference.producers import CaiArray, DlpackArray, DlpackDeviceArray
 
 from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import ROOT
 
 #: The references of each profile; two where one has no streams, or gives nothing back.
 REFERENCES: dict[str, list[Any]] = {
@@ -75,6 +78,18 @@ def test_what_another_library_makes_of_ctypes_functions_changes_nothing(monkeypa
     for reference in (ExchangeConsumer(), ExchangeEcho()):
         assert not rules(judged("exchange-consumer", reference), Outcome.FAILED)
     assert not rules(judged("exchange-producer", ExchangeArray), Outcome.FAILED)
+
+
+def test_each_check_is_of_a_group_and_each_rule_of_a_group_has_a_check() -> None:
+    assert {check.group for check in CHECKS} == set(GROUPS)
+    assert set(GROUP_OF) == {check.rule for check in CHECKS}
+    assert len(GROUP_OF) == sum(len(rules.split()) for rules in groups._RULES.values())
+    readme = (ROOT / "conformance" / "kit" / "README.md").read_text()
+    assert all(f"| `{name}` | {what} |" in readme for name, what in GROUPS.items())
+    streams = {check.id for check in CHECKS if "stream" in check.id}
+    assert streams == {check.id for check in CHECKS if check.group == "streams"}
+    refused = {check.group for check in CHECKS if check.says.startswith("refuses ")}
+    assert refused == {"malformed", "streams", "ownership"}
 
 
 def test_there_are_checks_enough_and_each_quotes_a_sentence() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cai_conformance.checks import CHECKS
 from cai_conformance.judge.report import SCHEMA, rules
 from cai_conformance.testing import ConformanceError, check_cai_producer, check_dlpack_consumer, check_dlpack_producer
 
@@ -114,6 +115,18 @@ def test_an_older_specification_has_fewer_checks(folder: Path) -> None:
     assert code == 0 and not [row for row in found["results"] if row["source"]["since"] == "3"]
 
 
+def test_a_group_is_judged_with_what_its_checks_need(folder: Path) -> None:
+    code, found = report(folder, "consumer", "subjects:take", "--group", "ownership", "--group", "streams")
+    chosen = {row["id"] for row in found["results"] if row["group"] in ("ownership", "streams")}
+    assert {"cai-consumer.owner-kept", "cai-consumer.stream-wait"} <= chosen and "cai-consumer.takes" not in chosen
+    needed = {f"cai-consumer.{rule}" for key in chosen for rule in CHECKS[key].after}
+    assert {row["id"] for row in found["results"]} == chosen | needed and code == 0
+    listed = run(folder, "checks", "--group", "malformed").stdout
+    assert "cai-consumer.shape-type  (deviation, malformed)" in listed and ".values" not in listed
+    shown = run(folder, "producer", "subjects:Lists", "--only", "shape-type").stdout
+    assert "deviation  cai-producer.shape-type (malformed): `shape` is a tuple" in shown
+
+
 def test_a_crash_is_a_result_and_the_others_are_run(folder: Path) -> None:
     code, found = report(folder, "producer", "subjects:crashes", "--profile", "dlpack-producer")
     crashed = [row for row in found["results"] if "SIGSEGV" in row.get("evidence", "")]
@@ -163,6 +176,8 @@ def test_the_other_reports(folder: Path) -> None:
     badge = json.loads((folder / "b.json").read_text())
     assert names["rules"] == rules() and names["driver"] == "simulated" and rules() in badge["message"]
     assert suite.get("failures") == "0" and len(suite.findall("testcase")) == int(suite.get("tests") or 0) > 80
+    cases = {case.get("name"): case.find("properties/property") for case in suite.findall("testcase")}
+    assert all(each is not None and each.get("name") == "group" for each in cases.values())
     page = (folder / "h.html").read_text()
     assert (
         page.startswith("<!doctype html>") and "cai-consumer.takes" in page and "http" not in page.split("</style>")[0]
@@ -222,9 +237,9 @@ def test_what_becomes_of_a_pair_may_be_accepted(folder: Path) -> None:
 
 
 def test_the_checks_are_listed(folder: Path) -> None:
-    assert "pair.read-only  (recommendation)" in run(folder, "checks").stdout
+    assert "pair.read-only  (recommendation, fidelity)" in run(folder, "checks").stdout
     done = run(folder, "checks", "--profile", "cai-producer")
-    assert "cai-producer.values  (violation)" in done.stdout and "dlpack" not in done.stdout.split("://")[0]
+    assert "cai-producer.values  (violation, fidelity)" in done.stdout and "dlpack" not in done.stdout.split("://")[0]
 
 
 # --- in a test ---

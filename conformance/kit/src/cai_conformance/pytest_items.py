@@ -69,6 +69,7 @@ class CheckItem(pytest.Item):
     def __init__(self, *, check: Check, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.check = check
+        self.extra_keyword_matches.add(check.group)
 
     def runtest(self) -> None:
         judged = self.parent

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from cai_conformance.judge.groups import GROUP_OF
+
 #: From least to most, as reports count them.
 PROFILES = (
     "cai-producer",
@@ -104,6 +106,11 @@ class Check:
         return f"{self.profile}.{self.rule}"
 
     @property
+    def group(self) -> str:
+        """What it is about, in a word of `groups.GROUPS`."""
+        return GROUP_OF[self.rule]
+
+    @property
     def ended(self) -> Severity:
         """How bad it is that the process ends."""
         return Severity.DEVIATION if self.forbidden else Severity.VIOLATION
@@ -120,6 +127,8 @@ class Registry:
             raise ValueError(f"two checks have the id {check.id}")
         if check.profile not in PROFILES:
             raise ValueError(f"{check.id}: no such profile")
+        if check.rule not in GROUP_OF:
+            raise ValueError(f"{check.id}: no group has the rule")
         for rule in check.after:
             if f"{check.profile}.{rule}" not in self._checks:
                 raise ValueError(f"{check.id}: no check {rule!r} before it")

@@ -14,6 +14,7 @@ from cai_conformance.checks import CHECKS
 from cai_conformance.judge import isolate, judge, pair
 from cai_conformance.judge.check import PROFILES
 from cai_conformance.judge.config import accepted
+from cai_conformance.judge.groups import GROUPS
 from cai_conformance.judge.report import Report
 from cai_conformance.judge.run import Result
 from cai_conformance.judge.target import Target, Usage
@@ -31,6 +32,7 @@ def add(commands: Any) -> None:
         parser.add_argument("target", metavar="MODULE:FUNCTION", help=what)
         profiles = [profile for profile in PROFILES if profile != "pair"]
         parser.add_argument("--profile", action="append", choices=profiles, help="default: what it offers or takes")
+        groups(parser)
         parser.add_argument(
             "--spec",
             action="append",
@@ -56,7 +58,14 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run_pair)
     parser = commands.add_parser("checks", help="list the checks")
     parser.add_argument("--profile", action="append", choices=PROFILES)
+    groups(parser)
     parser.set_defaults(run=run_checks)
+
+
+def groups(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses checks by what they are about."""
+    meaning = "; ".join(f"{name}: {what}" for name, what in GROUPS.items())
+    parser.add_argument("--group", action="append", choices=GROUPS, help=f"the checks of a group ({meaning})")
 
 
 def seconds(text: str) -> float:
@@ -101,7 +110,7 @@ def run_one(options: argparse.Namespace) -> int:
         raise Usage(f"--profile {wrong[0]}: a profile of a {options.command}")
     results: list[Result] = []
     for profile in dict.fromkeys(profiles):
-        checks = selected(judge.chosen(profile, upto), options.only)
+        checks = selected(judge.chosen(profile, upto), options.only, options.group)
         if is_producer:
             found = list(judge.producer(target, function, checks, in_process=options.in_process))
         else:
@@ -131,9 +140,10 @@ def run_pair(options: argparse.Namespace) -> int:
 def run_checks(options: argparse.Namespace) -> int:
     """Lists the checks, each with the sentence that it comes from."""
     show(
-        f"{check.id}  ({check.severity.value})  {check.says}\n    {check.source}"
+        f"{check.id}  ({check.severity.value}, {check.group})  {check.says}\n    {check.source}"
         for check in CHECKS
         if not options.profile or check.profile in options.profile
+        if not options.group or check.group in options.group
     )
     return 0
 
@@ -169,13 +179,14 @@ def can_write(options: argparse.Namespace) -> None:
             raise Usage(f"{path} is a folder")
 
 
-def selected(checks: list[Any], only: list[str] | None) -> list[Any]:
-    """The checks that were asked for, with those that they need."""
-    if not only:
+def selected(checks: list[Any], only: list[str] | None, group: list[str] | None = None) -> list[Any]:
+    """Returns the checks that were asked for, with those that they need. One may be asked for by either way."""
+    if not only and not group:
         return checks
+    only, group = only or [], group or []
     by_rule = {check.rule: check for check in checks}
     wanted: set[str] = set()
-    left = [check.rule for check in checks if check.id in only or check.rule in only]
+    left = [check.rule for check in checks if {check.id, check.rule} & {*only} or check.group in group]
     while left:
         rule = left.pop()
         if rule not in wanted and rule in by_rule:

@@ -113,6 +113,7 @@ class Report:
         check, source = result.check, result.check.source
         row: dict[str, Any] = {
             "id": check.id,
+            "group": check.group,
             "says": check.says,
             "outcome": result.outcome.value,
             "severity": result.severity.value if result.outcome is Outcome.FAILED else check.severity.value,

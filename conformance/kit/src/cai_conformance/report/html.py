@@ -103,7 +103,7 @@ def _article(result: Result, kind: str, reason: str = "") -> str:
     check, source = result.check, result.check.source
     lines = [
         f'<article class="{kind}" id="{escape(check.id)}"><h3>{_marked(_expected(result))}</h3>',
-        f'<p class="tag"><code>{escape(check.id)}</code></p>',
+        f'<p class="tag"><code>{escape(check.id)}</code>, {escape(check.group)}</p>',
         f"<p>Found: {escape(result.evidence)}</p>",
         f'<blockquote>{escape(source.sentence)}<br><span class="tag">',
         f'<a href="{escape(source.url)}">{escape(_SPECS.get(source.spec, source.spec))}, since version '

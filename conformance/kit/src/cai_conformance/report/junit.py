@@ -18,6 +18,7 @@ def text(report: Report) -> str:
     skipped = 0
     for result in report.results:
         case = ET.SubElement(suite, "testcase", classname=result.check.profile, name=result.check.rule)
+        ET.SubElement(ET.SubElement(case, "properties"), "property", name="group", value=result.check.group)
         failed = result.outcome is Outcome.FAILED
         if failed and result.severity is Severity.VIOLATION and not report.is_accepted(result):
             found = ET.SubElement(case, "failure", message=printable(result.check.says), type=result.severity.value)

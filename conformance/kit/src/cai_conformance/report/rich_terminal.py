@@ -27,7 +27,7 @@ def show(report: Report) -> None:
     console = Console(highlight=False, emoji=False, markup=False)
     for severity, style in _STYLES.items():
         for result in report.failed(severity):
-            title = Text(f"{severity.value}  {result.check.id}", style=style)
+            title = Text(f"{severity.value}  {result.check.id} ({result.check.group})", style=style)
             console.print(Rule(title, align="left", style=style))
             console.print(Text(result.check.says, style="bold"))
             console.print(Text(f"found: {result.evidence}"))

@@ -49,7 +49,7 @@ def _failed(result: Result, colour: bool, programs: bool, width: int) -> Iterato
     word = result.severity.value
     if colour:
         word = f"\033[{_COLOURS[result.severity]}m{word}\033[0m"
-    yield f"{word}  {result.check.id}: {result.check.says}"
+    yield f"{word}  {result.check.id} ({result.check.group}): {result.check.says}"
     yield from textwrap.wrap(result.evidence, width, initial_indent="    found: ", subsequent_indent="           ")
     yield from textwrap.wrap(str(result.check.source), width, initial_indent="    ", subsequent_indent="    ")
     if programs and result.program:
