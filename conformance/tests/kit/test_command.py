@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from cai_conformance.checks import CHECKS
+from cai_conformance.judge.check import Severity
 from cai_conformance.judge.report import SCHEMA, rules
+from cai_conformance.judge.run import Outcome
 from cai_conformance.testing import ConformanceError, check_cai_producer, check_dlpack_consumer, check_dlpack_producer
 
 from conformance.tests.interpreter.process import ROOT
@@ -108,6 +110,31 @@ def test_a_violation_is_a_failure_unless_it_is_accepted(folder: Path) -> None:
     assert code == 0 and of(found, "cai-producer.stream-zero")["accepted"] == "documented since 1.0"
     code, found = report(folder, "producer", "subjects:Lists")
     assert found["needless"] == ["cai-producer.stream-zero"]
+
+
+def test_the_json_has_the_keys_that_the_readme_tells(folder: Path) -> None:
+    (folder / "cai-conformance.toml").write_text('[accept]\n"cai-producer.stream-zero" = "documented since 1.0"\n')
+    _, found = report(folder, "producer", "subjects:Zero", "--only", "stream-zero", "--only", "stream-alive")
+    rows = found["results"]
+    readme = (ROOT / "conformance" / "kit" / "README.md").read_text()
+    told = dict(re.findall(r"^\| `([a-z]+(?:\.[a-z]+)?)` \| (.*) \|$", readme.partition("| key |")[2], re.MULTILINE))
+    assert set(told) == {*found, *(f"results.{key}" for row in rows for key in row)}
+    always = {"id", "group", "says", "outcome", "severity", "source"}
+    assert {frozenset(row) - always for row in rows} == {
+        frozenset(),
+        frozenset({"evidence"}),
+        frozenset({"evidence", "program", "accepted"}),
+    }
+    assert all(always <= set(row) for row in rows) and told["schema"].endswith(f", {SCHEMA}")
+
+    def named(key: str) -> list[str]:
+        return re.findall("`([^`]+)`", told[key])
+
+    assert named("counts") == list(found["counts"]) == list(found["profiles"]["cai-producer"])
+    assert named("results.source") == list(rows[0]["source"])
+    assert named("results.outcome") == [outcome.value for outcome in Outcome]
+    assert named("results.severity") == [severity.value for severity in Severity]
+    assert set(named("versions")) <= set(found["versions"])
 
 
 def test_an_older_specification_has_fewer_checks(folder: Path) -> None:
