@@ -21,10 +21,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import os
 import platform
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -37,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cai_conformance import Sim
+from dlpark.build import build as build_dlpark
 from instructions import Array, build, commit
 
 HERE = Path(__file__).resolve().parent
@@ -248,25 +247,6 @@ def add_mpi4py(to_view: list[Call], array: Any) -> None:
     from mpi4py import MPI
 
     to_view.append(Call("mpi4py", MPI.buffer.frombuffer, (array,)))
-
-
-def build_dlpark(folder: Path) -> None:
-    """dlpark's own Python path, built for this interpreter; without cargo its rows are missing."""
-    manifest, target = HERE / "dlpark" / "Cargo.toml", HERE.parent / "target" / "dlpark"
-    environment = {**os.environ, "PYO3_PYTHON": sys.executable, "PYO3_BUILD_EXTENSION_MODULE": "1"}
-    command = [
-        "cargo",
-        "build",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--manifest-path",
-        manifest,
-        "--target-dir",
-        target,
-    ]
-    subprocess.run(command, check=True, env=environment)
-    shutil.copy(target / "release" / "libdlpark_path.so", folder / "dlpark_path.so")
 
 
 def add_dlpark(imports: list[Call], through: list[Call], plain: Any, host: Any) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from typing import Any
 
 from cai_conformance.checks import CHECKS
 
+from benches.dlpark.build import build
 from conformance.judged.targets import NOT_JUDGED, TARGETS, Judged
 from conformance.matrix.calls import PARTNERS
 from conformance.matrix.installed import ABSENT, ELSEWHERE
@@ -30,18 +33,21 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "conformance" / "results" / "judged.json"
 PAGE = ROOT / "docs" / "conformance.md"
 FINDINGS = ROOT / "docs" / "findings"
+#: Crates of which a module of Python's is built, and where that is.
+CRATES = {"dlpark": ROOT / "benches" / "dlpark"}
 #: Where a violation is reported, by library and check: by anybody, and read; or when it was searched for in vain.
 KNOWN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "known.json").read_text())
 
 
 def judged(target: Judged) -> dict[str, Any] | None:
     """The kit's report on a target; None if its library is not installed."""
-    try:
-        number = version(target.library)
-    except PackageNotFoundError:
+    number = installed(target.library)
+    if number is None:
         return None
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "report.json"
+        if target.library in CRATES:
+            build(Path(name))
         command = [sys.executable, "-m", "cai_conformance", target.kind, target.target, "--json", str(out)]
         for profile in target.profiles:
             command += ["--profile", f"{profile}-{target.kind}"]
@@ -49,7 +55,8 @@ def judged(target: Judged) -> dict[str, Any] | None:
             command += ["--read", target.read]
         for rule in target.only:
             command += ["--only", rule]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([name, os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
         if not out.exists():
             sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
         report: dict[str, Any] = json.loads(out.read_text())
@@ -63,6 +70,17 @@ def judged(target: Judged) -> dict[str, Any] | None:
     ]
     report.pop("needless")
     return report
+
+
+def installed(library: str) -> str | None:
+    """Returns the version of a library; None if it is not installed, or is a crate and there is no cargo."""
+    if library in CRATES:
+        lock = re.search(rf'name = "{library}"\nversion = "(.*)"', (CRATES[library] / "Cargo.lock").read_text())
+        return lock[1] if lock and shutil.which("cargo") else None
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def page(reports: list[dict[str, Any]]) -> Iterator[str]:
@@ -163,8 +181,14 @@ def findings_pages(reports: list[dict[str, Any]]) -> dict[str, str]:
             texts.setdefault(report["library"].split()[0], []).extend(found)
     head = HOW.splitlines()
     return {
-        library: "\n".join([f"# {library}", "", *head, "", *lines]).rstrip() + "\n" for library, lines in texts.items()
+        library: "\n".join([f"# {library}", "", *head, *needed(library), "", *lines]).rstrip() + "\n"
+        for library, lines in texts.items()
     }
+
+
+def needed(library: str) -> list[str]:
+    """The lines about what the programs of a crate need; none for a library that pip installs."""
+    return ["", BUILT[library]] if library in BUILT else []
 
 
 def write_findings(reports: list[dict[str, Any]]) -> None:
@@ -208,6 +232,11 @@ bug all the same, and stands with its program in [docs/findings](findings/numpy.
 SEVERITIES = {
     "deviation": "the array is one that the specification forbids, of which it demands nothing.",
     "recommendation": "the specification only advises otherwise, or says nothing.",
+}
+
+#: What the programs of a crate need.
+BUILT = {
+    "dlpark": "`dlpark_path` is in `benches/dlpark` of this repository: it calls `ImportRequest` and `validate`.",
 }
 
 HOW = """Found by `cai-conformance`; written by `make judged`. Not sent.

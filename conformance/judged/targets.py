@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cai_conformance.cuda import driver
 from cai_conformance.judge.memory import values
-from cai_conformance.reference.producers import CaiArray, DlpackArray
+from cai_conformance.reference.producers import CaiArray, DlpackArray, dtype_of
 
 
 class Judged(NamedTuple):
@@ -266,6 +266,41 @@ def mpi4py_read(message: Message) -> Any:
     return values(memory.address, array.shape, array.strides, array.dtype, host=message.host)
 
 
+class Dlpark:
+    """A tensor that dlpark has imported, as its own methods describe it; work on it is in the legacy default stream."""
+
+    def __init__(self, obj: Any, *, copy: bool | None = None) -> None:
+        from dlpark_path import Imported
+
+        self.tensor = Imported(obj, copy=copy)
+
+    def interface(self, *devices: int) -> dict[str, Any]:
+        address, shape, strides, (code, bits, lanes), (device, _), read_only = self.tensor.described()
+        if device not in devices:
+            raise AttributeError(f"memory of device type {device}")
+        if lanes != 1:
+            raise BufferError(f"NumPy has no type of {lanes} lanes")
+        try:
+            dtype = dtype_of(code, bits)
+        except (KeyError, TypeError):
+            raise BufferError(f"NumPy has no type of code {code} and {bits} bits") from None
+        return {
+            "shape": tuple(shape),
+            "typestr": dtype.str,
+            "data": (address, read_only),
+            "strides": tuple(stride * dtype.itemsize for stride in strides),
+            "version": 3,
+        }
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.interface(1, 3)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.interface(2), "stream": 1}
+
+
 def torch(array: Any) -> Any:
     """torch's tensor on the CPU."""
     import torch as library
@@ -332,6 +367,7 @@ TARGETS = (
     Judged("nanobind", "consumer", f"{_HERE}:nanobind_import", (DLPACK,)),
     Judged("onnxruntime", "producer", f"{_HERE}:onnxruntime", (DLPACK,)),
     Judged("onnxruntime", "consumer", f"{_HERE}:onnxruntime_import", (DLPACK,), f"{_HERE}:onnxruntime_read"),
+    Judged("dlpark", "consumer", f"{_HERE}:Dlpark", (DLPACK, EXCHANGE)),
     Judged("torch", "producer", f"{_HERE}:torch", (DLPACK, EXCHANGE)),
     Judged("torch", "consumer", "torch:from_dlpack", (DLPACK,), f"{_HERE}:torch_read"),
     Judged("mpi4py", "consumer", f"{_HERE}:Message", (CAI, DLPACK), f"{_HERE}:mpi4py_read"),
@@ -346,12 +382,12 @@ TARGETS = (
 
 #: What no target judges, and why; libraries that need a GPU stand in `conformance.matrix.installed`.
 NOT_JUDGED = {
-    "dlpark": "a crate without a module of Python's; this library is built on its structs",
+    "dlpark, producer": "a trait, whose arrays are those of the module that implements it",
     "dlpack-rs": "a crate; kornia-rs 0.2.0, which has it, takes images of two or three axes alone",
     "memory of a device, by JAX, TensorFlow, Paddle, ONNX Runtime, torch; made by Warp": "needs a GPU: they reach the "
     "driver through a static CUDA runtime",
     "PyCUDA, consumer": "takes the address as an argument of a kernel, and returns nothing that could be read",
     "mpi4py, producer": "has no arrays",
-    "imports by the exchange table, of all but cai-dlpack and tvm-ffi": "the others ask `__dlpack__` of an array whose "
-    "type has a table",
+    "imports by the exchange table, of all but cai-dlpack, dlpark and tvm-ffi": "the others ask "
+    "`__dlpack__` of an array whose type has a table",
 }

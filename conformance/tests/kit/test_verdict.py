@@ -64,7 +64,16 @@ def test_a_finding_can_be_sent() -> None:
 
 
 def test_what_is_not_judged_has_a_reason() -> None:
-    assert all(run.not_judged().values()) and {"CuPy", "dlpark", "dlpack-rs"} <= set(run.not_judged())
+    assert all(run.not_judged().values()) and {"CuPy", "dlpark, producer", "dlpack-rs"} <= set(run.not_judged())
+
+
+def test_a_crate_is_judged_by_what_it_imports_and_not_by_what_its_wrapper_does() -> None:
+    """A wrapper that asks for `copy=False` refuses copies, and one that exports again refuses strides that are NULL."""
+    (report,) = [report for report in json.loads(run.KEPT.read_text()) if report["library"].startswith("dlpark ")]
+    assert report["library"].split()[1] == run.installed("dlpark")
+    assert report["counts"]["passed"] > 80
+    wrong = {row["id"].partition(".")[2] for row in report["failed"]}
+    assert not wrong & {"copied-flag", "strides-null", "copy-true", "stream-explicit"}
 
 
 def test_nothing_of_ours_is_a_violation() -> None:
