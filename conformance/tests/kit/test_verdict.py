@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 
+import pytest
 from cai_conformance.judge.report import rules
 
 from conformance.judged import run
 from conformance.judged.targets import TARGETS
 from conformance.tests.expectations.fences import blocks
+from conformance.tests.interpreter.process import ROOT
 
 
 def test_the_page_is_that_of_the_kept_results() -> None:
@@ -61,6 +66,27 @@ def test_a_finding_can_be_sent() -> None:
     assert "SIGSEGV" in (run.FINDINGS / "numpy.md").read_text()
     for path in run.FINDINGS.glob("*.md"):
         assert "import conformance" not in path.read_text() and "from conformance" not in path.read_text(), path
+
+
+@pytest.mark.usefixtures("sim")
+@pytest.mark.parametrize(
+    ("target", "check", "conclusion"),
+    [
+        (
+            "conformance.judged.targets:Message",
+            "cai-consumer.stream-wait",
+            "waits for the stream, or works in it: False",
+        ),
+        ("tvm_ffi:from_dlpack", "exchange-consumer.table-major", "calls of functions of that table: 1"),
+    ],
+)
+def test_a_finding_tells_its_conclusion(target: str, check: str, conclusion: str) -> None:
+    """What a program prints is the finding: an empty line, or the array alone, shows nothing."""
+    (report,) = [report for report in json.loads(run.KEPT.read_text()) if report["target"] == target]
+    (row,) = [row for row in report["failed"] if row["id"] == check]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "conformance" / "kit" / "src")}
+    done = subprocess.run([sys.executable, "-c", row["program"]], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == [conclusion], done.stderr
 
 
 def test_what_is_not_judged_has_a_reason() -> None:

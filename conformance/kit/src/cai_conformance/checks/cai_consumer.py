@@ -330,7 +330,14 @@ CALLS = """from cai_conformance.sim import Sim
 sim = Sim()
 sim.clear()
 taken = {take}(offer)
-print(*sim.calls(), sep="\\n")"""
+print(*sim.calls() or ["no call of the driver"], sep="\\n")"""
+
+#: The same, and whether they are a wait for the stream of the offer.
+WAITING = f"""from cai_conformance.checks.cai_consumer import waits
+{CALLS}
+stream = offer.__cuda_array_interface__["stream"]
+kept = getattr(taken, "__cuda_array_interface__", {{{{}}}}).get("stream")
+print("waits for the stream, or works in it:", waits(sim.calls(), stream) or kept == stream)"""
 
 
 @profile.check(
@@ -408,7 +415,7 @@ LATE = "cai(np.zeros(256, np.uint8), stream=a_stream())"
     say.CAI_CONSUMER_SYNC,
     after=("stream-handle",),
     mutant=overriding(order=lambda self, whole: None),
-    shows=CALLS,
+    shows=WAITING,
 )
 def _(consumer: Consumer) -> None:
     if not driver().simulated:

@@ -142,11 +142,20 @@ def unused(consumer: Consumer, code: str, why: str) -> None:
         raise Offer(code, why)
 
 
+#: Whether a table was used.
+USED = """try:
+    {take}(offer)
+except Exception as error:
+    print(error)
+print("calls of functions of that table:", offer.misused)"""
+
+
 @profile.check(
     "table-name",
     "does not use a table whose capsule has another name",
     say.EX_TYPE,
     mutant=overriding(is_named=lambda self, name: True),
+    shows=USED,
 )
 def _(consumer: Consumer) -> None:
     unused(consumer, "exchanged(name=b'dlpack_exchange')", "it called a function of that table")
@@ -161,6 +170,7 @@ def _(consumer: Consumer) -> None:
             table if table is not None and not table.prev_api else ExchangeConsumer.known(self, table)
         )
     ),
+    shows=USED,
 )
 def _(consumer: Consumer) -> None:
     unused(consumer, "exchanged(table=(2, 0))", "it called a function of that table")
