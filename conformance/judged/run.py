@@ -35,7 +35,7 @@ PAGE = ROOT / "docs" / "conformance.md"
 FINDINGS = ROOT / "docs" / "findings"
 #: Crates of which a module of Python's is built, and where that is.
 CRATES = {"dlpark": ROOT / "benches" / "dlpark"}
-#: Where a violation is reported, by library and check: by anybody, and read; or when it was searched for in vain.
+#: Where a violation or a crash is reported by anybody, by library and check, or when it was searched for in vain.
 KNOWN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "known.json").read_text())
 
 
