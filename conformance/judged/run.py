@@ -119,6 +119,22 @@ def page(reports: list[dict[str, Any]]) -> Iterator[str]:
                 subject = f"{report['kind']} `{report['target'].rpartition(':')[2]}`"
                 yield f"- {report['library']}, {subject}: {line(report, row)[2:]}"
     yield ""
+    yield from TOLERATED.splitlines()
+    yield ""
+    for report in reports:
+        if rules := list(tolerated(report)):
+            subject = f"{report['kind']} `{report['target'].rpartition(':')[2]}`"
+            yield f"- {report['library']}, {subject}: {'; '.join(rules)}"
+    yield ""
+
+
+def tolerated(report: dict[str, Any]) -> Iterator[str]:
+    """The ids of the checks that failed without a violation, by severity and profile."""
+    for severity in ("deviation", "recommendation"):
+        ids = [row["id"].partition(".") for row in report["failed"] if row["severity"] == severity]
+        for profile in dict.fromkeys(profile for profile, _, _ in ids):
+            rules = ", ".join(f"`{rule}`" for of, _, rule in ids if of == profile)
+            yield f"{severity}s of `{profile}`: {rules}"
 
 
 def line(report: dict[str, Any], row: dict[str, Any]) -> str:
@@ -228,6 +244,11 @@ CRASHES = """## Crashes on what is forbidden
 
 A process that ends on an array that no producer may make, or after the interpreter has ended, is no violation. It is a
 bug all the same, and stands with its program in [docs/findings](findings/numpy.md), too."""
+
+TOLERATED = """## Deviations and recommendations
+
+What the counts of the table are, by the rules of each profile: `cai-conformance checks` tells what a rule says, and
+`cai-conformance consumer numpy:from_dlpack --only shape-null` what it finds."""
 
 SEVERITIES = {
     "deviation": "the array is one that the specification forbids, of which it demands nothing.",

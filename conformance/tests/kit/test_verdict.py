@@ -23,6 +23,24 @@ def test_the_page_is_that_of_the_kept_results() -> None:
     assert run.PAGE.read_text() == "\n".join(run.page(reports)) + "\n"
 
 
+def test_the_page_lists_what_it_counts() -> None:
+    """The rules of each library's deviations and recommendations, and not their number alone."""
+    section = run.PAGE.read_text().partition("## Deviations and recommendations\n")[2]
+    for report in json.loads(run.KEPT.read_text()):
+        start = f"- {report['library']}, {report['kind']} `{report['target'].rpartition(':')[2]}`: "
+        lines = [line for line in section.splitlines() if line.startswith(start)]
+        told = [
+            (severity, f"{profile}.{rule}")
+            for line in lines
+            for severity, profile, rules in re.findall(r"(\w+)s of `([\w-]+)`: ([^;]+)", line)
+            for rule in re.findall(r"`([^`]+)`", rules)
+        ]
+        found = [(row["severity"], row["id"]) for row in report["failed"] if row["severity"] != "violation"]
+        assert sorted(told) == sorted(found), start
+        counts = report["counts"]
+        assert len(found) == counts["deviations"] + counts["recommendations"]
+
+
 def test_the_findings_are_those_of_the_kept_results() -> None:
     """Each block is the program that has shown the violation, and nothing else."""
     reports = json.loads(run.KEPT.read_text())
