@@ -160,7 +160,8 @@ impl Function for Open {
 /// Opens memory that cuda.core maps. The tag has been checked: only who has the key has chosen what is unpickled.
 ///
 /// # Errors
-/// Those of [`Handle::open`]; what cuda.core raises.
+/// Those of [`Handle::open`]; what cuda.core raises, unless the exporter has ended the share or died meanwhile, which is
+/// `share-ended` with that as its cause.
 fn open_pickled(
     py: Python<'_>,
     handle: &Handle,
@@ -176,7 +177,16 @@ fn open_pickled(
         },
     )?;
     let load = py.import(POOLS)?.getattr("load")?;
-    let mapped = load.call1((new_bytes(py, pickle)?, new_bytes(py, key)?, held))?;
+    let mapped = load
+        .call1((new_bytes(py, pickle)?, new_bytes(py, key)?, held))
+        .map_err(|failed| match handle.hold() {
+            Ok(_) => failed,
+            Err(ended) => {
+                let ended = PyErr::from(ended);
+                ended.set_cause(py, Some(failed));
+                ended
+            }
+        })?;
     let range = mapped.getattr("range")?.extract()?;
     let owner = Owner::from_raw(release::own(mapped)?);
     // SAFETY: who has the key promises it, as docs/reach.md says; the object keeps the buffer, and `held`.

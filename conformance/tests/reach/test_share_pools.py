@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from cai_dlpack import _pools
 from cuda.bindings import driver
-from cuda.core import Buffer, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, Stream
+from cuda.core import Buffer, Device, DeviceMemoryResource
 
 from conformance.tests.expectations.refusal import refuse
-from conformance.tests.reach import handles, other
+from conformance.tests.reach import handles, other, pools
 from conformance.tests.reach.arrays import lazy
 from conformance.tests.reach.peer import Other, Raised
 from conformance.tests.simulated.machine import Machine
@@ -42,26 +42,13 @@ def there(simulated: Machine) -> Iterator[Other]:
 
 @pytest.fixture
 def resource(lazy: Machine) -> Iterator[DeviceMemoryResource]:
-    device = Device(0)
-    device.set_current()
-    made = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(max_size=1 << 21, ipc_enabled=True))
+    made = pools.made()
     yield made
     made.close()
 
 
-def allocated(resource: DeviceMemoryResource, nbytes: int = 64) -> Buffer:
-    return resource.allocate(nbytes, stream=Device(0).default_stream)
-
-
-def pending(machine: Machine, buffer: Buffer, content: bytes = NUMBERS, offset: int = 0, **changes: Any) -> cd.CaiView:
-    """The buffer as numbers, which a stream has still to write."""
-    stream = machine.stream()
-    Device(0).default_stream.sync()
-    buffer.set_deallocation_stream(Stream.from_handle(stream))  # Freed behind what is pending there.
-    machine.write(int(buffer.handle), b"\xee" * buffer.size)
-    machine.control.store(stream, int(buffer.handle) + offset, content)
-    described = {"shape": (len(content) // 8,), "typestr": "<f8", "version": 3, "stream": stream} | changes
-    return cd.view(described | {"data": (int(buffer.handle) + offset, False)}, owner=buffer)
+def pending(machine: Machine, buffer: Buffer, content: bytes = NUMBERS, **changes: Any) -> cd.CaiView:
+    return pools.pending(machine, buffer, machine.stream(), content, **changes)
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -82,7 +69,7 @@ def eventually(is_so: Callable[[], bool]) -> bool:
 def test_a_view_with_the_buffer_as_its_owner_arrives_and_is_ready(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
-    buffer = allocated(resource)
+    buffer = pools.allocated(resource)
     view = pending(lazy, buffer, NUMBERS[:48], offset=16)
     with cd.share(view) as handle:
         found = there(other.opened, "view", handle)
@@ -98,7 +85,7 @@ def test_a_view_with_the_buffer_as_its_owner_arrives_and_is_ready(
 def test_without_the_event_it_is_read_too_early(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
     """The control: what the test above would find."""
     for policy, is_ready in {"none": False, "event": True, "host": True}.items():
-        view = pending(lazy, allocated(resource))
+        view = pending(lazy, pools.allocated(resource))
         with cd.policy(sync=policy), cd.share(view) as handle:  # type: ignore[arg-type]
             there(other.opened, "view", handle)
             assert (there(other.values, "view") == NUMBERS) == is_ready
@@ -107,7 +94,7 @@ def test_without_the_event_it_is_read_too_early(lazy: Machine, resource: DeviceM
 
 @pytest.mark.filterwarnings("ignore::cai_dlpack.StreamWarning")
 def test_the_buffer_itself_is_shared(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
-    buffer = allocated(resource)
+    buffer = pools.allocated(resource)
     Device(0).default_stream.sync()
     lazy.write(int(buffer.handle), NUMBERS)
     with cd.share(buffer) as handle:
@@ -120,7 +107,7 @@ def test_the_buffer_itself_is_shared(lazy: Machine, resource: DeviceMemoryResour
 def test_a_handle_is_opened_twice_and_by_more_than_one_process(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
-    with cd.share(pending(lazy, allocated(resource))) as handle, Other() as another:
+    with cd.share(pending(lazy, pools.allocated(resource))) as handle, Other() as another:
         one, two = there(other.opened, "one", handle), there(other.opened, "two", handle)
         assert one["ptr"] == two["ptr"]
         another(other.opened, "view", handle)
@@ -155,7 +142,7 @@ def opened_by_threads(given: list[bytes], rounds: int) -> list[bytes]:
 def test_threads_open_buffers_at_once(lazy: Machine, resource: DeviceMemoryResource, buffers: int) -> None:
     """cuda.core 1.2.2 by itself hangs, or unmaps what another thread has just mapped (cuda-python #2840 and #2848)."""
     with ExitStack() as blocks, Other() as process:
-        given = [blocks.enter_context(cd.share(pending(lazy, allocated(resource)))) for _ in range(buffers)]
+        given = [blocks.enter_context(cd.share(pending(lazy, pools.allocated(resource)))) for _ in range(buffers)]
         assert process(opened_by_threads, given * (4 // buffers), 50) == [NUMBERS] * 200
 
 
@@ -163,7 +150,7 @@ def test_an_import_and_its_end_break_no_capture_of_another_thread(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
     """No page lists the calls that a capture forbids other threads: these are made in the mode that it leaves alone."""
-    with cd.share(pending(lazy, allocated(resource))) as handle:
+    with cd.share(pending(lazy, pools.allocated(resource))) as handle:
         called = there(other.calls_of_an_import_and_its_end, handle)
     concerned = {"cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer", "cuMemFreeAsync", "cuStreamCreate"}
     assert concerned <= {*called}
@@ -174,7 +161,7 @@ def test_an_import_and_its_end_break_no_capture_of_another_thread(
 
 
 def test_a_key_of_their_own_opens_it(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
-    with cd.share(pending(lazy, allocated(resource)), key=b"ours") as handle:
+    with cd.share(pending(lazy, pools.allocated(resource)), key=b"ours") as handle:
         assert outcome(lambda: there(other.opened, "view", handle)) == "share-handle"
         there(other.opened, "view", handle, b"ours")
         assert there(other.values, "view") == NUMBERS
@@ -182,7 +169,7 @@ def test_a_key_of_their_own_opens_it(lazy: Machine, resource: DeviceMemoryResour
 
 
 def test_in_the_same_process_it_is_the_same_array(lazy: Machine, resource: DeviceMemoryResource) -> None:
-    view = pending(lazy, allocated(resource))
+    view = pending(lazy, pools.allocated(resource))
     with cd.share(view) as handle:
         opened = cd.open(handle, stream=lazy.stream())
         assert opened.ptr == view.ptr
@@ -194,7 +181,7 @@ def test_the_buffer_stays_until_the_importer_has_let_go(
 ) -> None:
     before = there(other.owners, 0)
     base = other.settled_owners() + 1
-    view = pending(lazy, allocated(resource))
+    view = pending(lazy, pools.allocated(resource))
     with cd.share(view) as handle:
         there(other.opened, "view", handle)
     assert outcome(lambda: there(other.opened, "late", handle)) == "share-ended"
@@ -208,42 +195,68 @@ def test_the_buffer_stays_until_the_importer_has_let_go(
     assert eventually(lambda: cd.stats()["live"] == base - 1)
 
 
-@pytest.mark.parametrize("when", ["before", "opened", "while it opens"])
+@pytest.mark.parametrize("when", ["before", "while it opens", "opened", "while it reads", "while it closes"])
 def test_an_importer_that_is_killed_lets_go(lazy: Machine, resource: DeviceMemoryResource, when: str) -> None:
     base = cd.stats()["live"]
-    with Other() as there, cd.share(pending(lazy, allocated(resource))) as handle:
+    with Other() as there, cd.share(pending(lazy, pools.allocated(resource))) as handle:
         there(other.stream)
-        if when == "opened":
+        if when in ("opened", "while it reads", "while it closes"):
             there(other.opened, "view", handle)
         if when == "while it opens":
             there.send(other.opened, "view", handle)
+        if when == "while it reads":
+            there.send(other.values, "view")
+        if when == "while it closes":
+            there.send(other.closed, "view")
         there.kill()
     assert eventually(lambda: cd.stats()["live"] == base)
 
 
-BUFFERS: dict[str, Any] = {}
-
-
-def shared_there(name: str) -> cd.Handle:
-    """Shares a buffer of a pool over there."""
-    machine = other.machine()
-    device = Device(0)
-    device.set_current()
-    made = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(max_size=1 << 21, ipc_enabled=True))
-    view = pending(machine, allocated(made))
-    block = cd.share(view)
-    BUFFERS[name] = (made, view, block)
-    return block.__enter__()
-
-
-def test_an_exporter_that_is_killed_is_an_error(lazy: Machine, there: Other) -> None:
+@pytest.mark.parametrize("when", ["before", "opened", "read", "left"])
+def test_an_exporter_that_is_killed_is_an_error(lazy: Machine, there: Other, when: str) -> None:
     with Other() as exporter:
-        handle = exporter(shared_there, "array")
-        there(other.opened, "view", handle)
+        handle = exporter(pools.shared, "array", NUMBERS)
+        if when != "before":
+            there(other.opened, "view", handle)
+        if when == "read":
+            assert there(other.values, "view") == NUMBERS
+        if when == "left":
+            exporter(other.left, "array")
         exporter.kill()
         assert outcome(lambda: there(other.opened, "late", handle)) == "share-ended"
-        there(other.closed, "view")
+        if when != "before":
+            there(other.closed, "view")
     # On a GPU what is mapped of a process that has died is undefined.
+    assert there(other.owners, 0) == 0
+
+
+def opened_until_nothing_is_given(handle: bytes) -> tuple[str | None, bool]:
+    """Opens a handle, asking for the descriptor until there is an error: its rule, and whether it has a cause."""
+    detach = _pools._Descriptor.detach
+
+    def until_an_error(self: Any) -> int:
+        while True:
+            os.close(detach(self))
+
+    _pools._Descriptor.detach = until_an_error  # type: ignore[method-assign]
+    try:
+        cd.open(handle, stream=other.stream())
+    except (cd.Refusal, OSError, ValueError) as refused:
+        return getattr(refused, "rule", None), refused.__cause__ is not None
+    finally:
+        _pools._Descriptor.detach = detach  # type: ignore[method-assign]
+    return "opened", False
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["leaves the block", "is killed"])
+def test_an_exporter_that_ends_the_share_while_it_is_opened_is_refused_by_rule(
+    lazy: Machine, there: Other, is_killed: bool
+) -> None:
+    with Other() as exporter:
+        there.send(opened_until_nothing_is_given, exporter(pools.shared, "array", NUMBERS))
+        time.sleep(0.2)
+        exporter.kill() if is_killed else exporter(other.left, "array")
+        assert there.receive() == ("share-ended", True)
     assert there(other.owners, 0) == 0
 
 
@@ -253,7 +266,7 @@ def test_an_exporter_that_is_killed_is_an_error(lazy: Machine, there: Other) -> 
 def test_nothing_is_unpickled_before_the_tag_is_checked(
     lazy: Machine, resource: DeviceMemoryResource, there: Other
 ) -> None:
-    with cd.share(pending(lazy, allocated(resource))) as handle:
+    with cd.share(pending(lazy, pools.allocated(resource))) as handle:
         at = bytes(handle).index(b"cuda.core.")
         changed = bytearray(handle)
         changed[at : at + 10] = b"os.system."
@@ -313,14 +326,14 @@ def test_a_pool_that_is_not_for_ipc_is_refused(lazy: Machine) -> None:
 
 @pytest.mark.filterwarnings("ignore::cai_dlpack.StreamWarning")
 def test_a_view_that_does_not_know_its_buffer_names_the_way(lazy: Machine, resource: DeviceMemoryResource) -> None:
-    view = cd.view(allocated(resource))
+    view = cd.view(pools.allocated(resource))
     assert view.owner is None
     refused = refuse(lambda: handles.entered(view), BufferError)
     assert refused.rule == "share-memory" and "share cuda.core's Buffer itself" in str(refused)
 
 
 def test_memory_beyond_the_buffer_is_refused(lazy: Machine, resource: DeviceMemoryResource) -> None:
-    one, two = allocated(resource), allocated(resource)
+    one, two = pools.allocated(resource), pools.allocated(resource)
     view = pending(lazy, one)
     beyond = cd.view(
         {"shape": (8,), "typestr": "<f8", "version": 3, "stream": view.stream, "data": (int(two.handle), False)},
@@ -330,7 +343,7 @@ def test_memory_beyond_the_buffer_is_refused(lazy: Machine, resource: DeviceMemo
 
 
 def test_threads_and_files_are_given_back(lazy: Machine, resource: DeviceMemoryResource, there: Other) -> None:
-    view = pending(lazy, allocated(resource))
+    view = pending(lazy, pools.allocated(resource))
     handles.entered(view)
     threads, before = threading.active_count(), other.counted()["files"]
     for _ in range(10):
