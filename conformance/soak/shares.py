@@ -2,10 +2,11 @@
 
     python -m cai_conformance simulate -- python -m conformance.soak.shares --minutes 5
 
-Half of the time goes to rounds of share, open, read and close, by both schedules of the simulated driver, each beside
-a control: the same rounds without the share's event, which must read wrongly. The other half kills one of two
-processes, without warning and at a random moment, while it shares or opens; the other one goes on, and has lost nothing
-at the end. An importer whose exporter has died while it read may have a context that the driver has given up.
+Both kinds of memory: an allocation, and a buffer of a pool of cuda.core's. Half of the time goes to rounds of share,
+open, read and close, by both schedules of the simulated driver, each beside a control: the same rounds without the
+share's event, which must read wrongly. The other half kills one of two processes, without warning and at a random step
+of its rounds; the other one goes on, and has lost nothing at the end. The outcomes name the steps at which processes
+died. An importer whose exporter has died while it read may have a context that the driver has given up.
 Each line goes, with date and commit, to `conformance/results/shares.tsv`. Exits with 1 if anything was wrong.
 """
 
@@ -13,9 +14,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import mmap
+import multiprocessing
 import os
 import random
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,18 +29,23 @@ from typing import Any, NamedTuple
 
 import cai_dlpack as cd
 import numpy as np
+from cuda.bindings import driver
 
 from conformance.provenance import commit, today
 from conformance.tests.doubles.producers import interface
-from conformance.tests.reach import other
+from conformance.tests.reach import other, pools
 from conformance.tests.reach.peer import Other
 from conformance.tests.simulated.machine import Machine
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "shares.tsv"
 HEAD = "# Of the simulated driver.\ndate\tcommit\twhat\tschedule\trounds\twrong\toutcomes\tseconds\n"
 SCHEDULES = ("lazy", "threaded")
+#: What is shared, with the seconds that a stream takes before it writes: longer than it takes to open a handle.
+DELAYS = {"an allocation": 0.0005, "a pool": 0.005}
 #: What a killed process may have interrupted, in seconds from the order to begin.
 MOMENT = 0.05
+#: And what a step takes, about.
+SHORT = 0.0001
 NUMBERS = np.arange(8.0).tobytes()
 
 
@@ -54,27 +64,64 @@ class Line(NamedTuple):
         return (self.wrong > 0) == self.what.startswith("control")
 
 
+class Step:
+    """What a process is at, in memory of a file that is there after its death."""
+
+    NAMES = ("before", "share", "leave", "open", "read", "close")
+
+    def __init__(self, path: str) -> None:
+        with open(path, "r+b") as file:
+            self._at = mmap.mmap(file.fileno(), 1)
+
+    def __call__(self, name: str) -> None:
+        self._at[0] = self.NAMES.index(name)
+
+    def name(self) -> str:
+        return self.NAMES[self._at[0]]
+
+    def wait(self, *names: str) -> None:
+        """Returns at a random moment of one of these steps, which come again and again."""
+        chosen, end = random.choice(names), time.monotonic() + 10
+        time.sleep(random.random() * MOMENT)
+        while self.name() != chosen and time.monotonic() < end:
+            pass
+        time.sleep(random.random() * SHORT)
+
+
 # --- what is done over there ---
 
 
-def scheduled(schedule: str) -> None:
+def prepared(schedule: str, memory: str) -> None:
+    """Makes what the first share or import makes: what is killed is at a later one."""
     other.machine().control.schedule = schedule
+    if memory == "a pool":
+        shared("first", memory)
+        other.left("first")
 
 
-def opens(handle: bytes, seconds: float) -> None:
+def shared(name: str, memory: str) -> cd.Handle:
+    return pools.shared(name, NUMBERS) if memory == "a pool" else other.shared(name, 8)
+
+
+def opens(handle: bytes, at: str, seconds: float) -> None:
     """Opens, reads and closes, until it is killed."""
-    end = time.monotonic() + seconds
+    step, end = Step(at), time.monotonic() + seconds
     while time.monotonic() < end:
+        step("open")
         other.opened("killed", handle)
+        step("read")
         other.values("killed")
+        step("close")
         other.closed("killed")
 
 
-def shares(seconds: float) -> None:
+def shares(memory: str, at: str, seconds: float) -> None:
     """Shares arrays and ends them, until it is killed."""
-    end = time.monotonic() + seconds
+    step, end = Step(at), time.monotonic() + seconds
     while time.monotonic() < end:
-        other.shared("killed", 8)
+        step("share")
+        shared("killed", memory)
+        step("leave")
         other.left("killed")
 
 
@@ -103,20 +150,28 @@ def of(call: Callable[[], Any]) -> Any:
 
 
 def kept() -> dict[str, int]:
-    """What this process has of shares: files and owners."""
+    """What this process has of shares: files, owners, and the sockets and threads that give descriptors of pools."""
     gc.collect()
     links = [os.path.realpath(f"/proc/self/fd/{file}") for file in os.listdir("/proc/self/fd")]
-    return {"files": sum("cai-dlpack-share" in link for link in links), "owners": int(cd.stats()["live"])}
+    return {
+        "files": sum("cai-dlpack-share" in link for link in links),
+        "owners": int(cd.stats()["live"]),
+        "sockets": sum("socket:" in link for link in links),
+        "threads": threading.active_count(),
+    }
 
 
 # --- this side ---
 
 
-def pending(machine: Machine, stream: int, content: bytes) -> cd.CaiView:
-    """An array that `stream` has still to write, which takes it half a millisecond."""
+def pending(machine: Machine, memory: str, stream: int, content: bytes) -> cd.CaiView:
+    """An array that `stream` has still to write, after a delay."""
+    delay = DELAYS[memory]
+    if memory == "a pool":
+        return pools.pending(machine, pools.allocated(pools.pool(), len(content)), stream, content, delay=delay)
     data = machine.device_memory(len(content))
     machine.write(data, b"\xee" * len(content))
-    machine.control.delay(stream, 0.0005)
+    machine.control.delay(stream, delay)
     machine.control.store(stream, data, content)
     described = interface(shape=(len(content),), typestr="|u1", data=(data, False), stream=stream)
     return cd.view(described, owner=Freed(machine, data, stream))
@@ -132,16 +187,16 @@ class Freed:
         self.machine.free(self.data)
 
 
-def races(machine: Machine, there: Other, schedule: str, seconds: float, *, ordered: bool) -> Line:
+def races(machine: Machine, there: Other, memory: str, schedule: str, seconds: float, *, ordered: bool) -> Line:
     """Rounds of share, open, read, close; `ordered` is without the event otherwise."""
     machine.control.schedule = schedule
-    there(scheduled, schedule)
-    chosen, stream = random.Random(f"{schedule} {ordered}"), machine.stream()
+    there(prepared, schedule, memory)
+    chosen, stream = random.Random(f"{memory} {schedule} {ordered}"), machine.stream()
     rounds = wrong = 0
     start = time.monotonic()
     while time.monotonic() < start + seconds:
-        content = chosen.randbytes(chosen.choice((1, 64, 4096, 1 << 16)))
-        view = pending(machine, stream, content)
+        content = chosen.randbytes(chosen.choice((8, 64, 4096, 1 << 16)))
+        view = pending(machine, memory, stream, content)
         with cd.policy(sync="event" if ordered else "none"), cd.share(view) as handle:
             there(other.opened, "view", handle)
             wrong += there(other.values, "view") != content
@@ -150,44 +205,52 @@ def races(machine: Machine, there: Other, schedule: str, seconds: float, *, orde
         view.synchronize()
         del view
         rounds += 1
-    what = "races" if ordered else "control: races without the event"
+    other.owners(0)
+    driver.cuStreamSynchronize(stream)  # A buffer of a pool is freed behind what is pending.
+    what = f"races, {memory}" if ordered else f"control: races without the event, {memory}"
     return Line(what, schedule, rounds, wrong, "", time.monotonic() - start)
 
 
-def importers_are_killed(machine: Machine, schedule: str, seconds: float) -> Line:
+def importers_are_killed(machine: Machine, memory: str, schedule: str, seconds: float, at: str) -> Line:
     """Kills one importer after the other; this process, which shares, has afterwards what it had."""
     machine.control.schedule = schedule
     before, start, stream, rounds, wrong = kept(), time.monotonic(), machine.stream(), 0, 0
+    step, steps = Step(at), Counter[str]()
     while time.monotonic() < start + seconds:
-        view = pending(machine, stream, NUMBERS)
+        view = pending(machine, memory, stream, NUMBERS)
+        step("before")
         with Other() as there, cd.share(view) as handle:
-            there(scheduled, schedule)
-            there.send(opens, handle, 60.0)
-            time.sleep(random.random() * MOMENT)
+            there(prepared, schedule, memory)
+            there.send(opens, handle, at, 60.0)
+            step.wait("open", "read", "close")
             there.kill()
+        steps[f"at {step.name()}"] += 1
         view.synchronize()
         del view
         wrong += not has_become(before, kept)
         rounds += 1
-    return Line("kill -9 of the importer", schedule, rounds, wrong, "", time.monotonic() - start)
+    return Line(f"kill -9 of the importer, {memory}", schedule, rounds, wrong, told(steps), time.monotonic() - start)
 
 
-def exporters_are_killed(schedule: str, seconds: float) -> Line:
+def exporters_are_killed(memory: str, schedule: str, seconds: float, at: str) -> Line:
     """Kills one exporter after the other; an importer, another process, has afterwards what it had."""
     start, rounds, wrong, outcomes = time.monotonic(), 0, 0, Counter[str]()
+    step, steps = Step(at), Counter[str]()
     importer: Other | None = None
     while time.monotonic() < start + seconds:
         if importer is None:
             importer = Other()
-            importer(scheduled, schedule)
+            importer(prepared, schedule, memory)
+        step("before")
         with Other() as exporter:
-            exporter(scheduled, schedule)
-            handle, before = exporter(other.shared, "array", 8), importer(kept)
-            exporter.send(shares, 60.0)
+            exporter(prepared, schedule, memory)
+            handle, before = exporter(shared, "array", memory), importer(kept)
+            exporter.send(shares, memory, at, 60.0)
             importer.send(opens_until_refused, handle)
-            time.sleep(random.random() * MOMENT)
+            step.wait("share", "leave")
             exporter.kill()
             found = importer.receive()
+        steps[f"at {step.name()}"] += 1
         outcomes.update(found)
         wrong += bool(found.keys() - {"right bytes", "share-ended", "DriverError"})
         wrong += not has_become(before, lambda there=importer: there(kept))  # type: ignore[misc]
@@ -197,8 +260,12 @@ def exporters_are_killed(schedule: str, seconds: float) -> Line:
             importer = None
     if importer:
         importer.kill()
-    told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-    return Line("kill -9 of the exporter", schedule, rounds, wrong, told, time.monotonic() - start)
+    what = f"kill -9 of the exporter, {memory}"
+    return Line(what, schedule, rounds, wrong, f"{told(steps)}: {told(outcomes)}", time.monotonic() - start)
+
+
+def told(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def has_become(expected: dict[str, int], counted: Callable[[], dict[str, int]]) -> bool:
@@ -211,30 +278,36 @@ def has_become(expected: dict[str, int], counted: Callable[[], dict[str, int]]) 
     return found == expected
 
 
-def lines(machine: Machine, seconds: float) -> Iterator[Line]:
+def lines(machine: Machine, seconds: float, memory: str) -> Iterator[Line]:
     with Other() as there:
         for schedule in SCHEDULES:
-            races(machine, there, schedule, 0.5, ordered=True)  # What the first rounds make is there.
+            races(machine, there, memory, schedule, 0.5, ordered=True)  # What the first rounds make is there.
             before, theirs = other.live(), there(other.live)
             for ordered, part in ((True, 0.2), (False, 0.05)):
-                found = races(machine, there, schedule, seconds * part, ordered=ordered)
+                found = races(machine, there, memory, schedule, seconds * part, ordered=ordered)
                 gc.collect()
                 is_as_before = has_become(before, other.live) and has_become(theirs, lambda: there(other.live))
                 yield found if is_as_before else found._replace(wrong=found.wrong + 1, outcomes="not all is given back")
-    for schedule in SCHEDULES:
-        yield importers_are_killed(machine, schedule, seconds / 8)
-        yield exporters_are_killed(schedule, seconds / 8)
+    with tempfile.NamedTemporaryFile() as at:
+        at.write(b"\0")
+        at.flush()
+        for schedule in SCHEDULES:
+            yield importers_are_killed(machine, memory, schedule, seconds / 8, at.name)
+            yield exporters_are_killed(memory, schedule, seconds / 8, at.name)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5)
     asked = parser.parse_args()
+    # cuda.core asks for the default method, and warns of one that CUDA does not support.
+    multiprocessing.set_start_method("spawn")
     machine = other.machine()
     day, here, all_right = today(), commit(), True
     if not RESULTS.exists():
         RESULTS.write_text(HEAD, encoding="utf-8")
-    for line in lines(machine, asked.minutes * 60):
+    seconds = asked.minutes * 60 / len(DELAYS)
+    for line in (line for memory in DELAYS for line in lines(machine, seconds, memory)):
         row = [day, here, *line[:-1], f"{line.seconds:.1f}"]
         text = "\t".join(map(str, row))
         print(text if line.is_right else f"{text}\tWRONG", flush=True)
