@@ -473,6 +473,22 @@ def test_a_capture_is_neither_shared_nor_waited_in(lazy: Machine) -> None:
         assert np.from_dlpack(cd.open(handle, stream=stream), device="cpu").tobytes() == NUMBERS
 
 
+def test_an_array_that_is_ready_on_another_threads_stream_is_moved_to_one_with_a_handle(lazy: Machine) -> None:
+    """No event of this thread's marks 2, the per-thread default stream, of that one."""
+    found: dict[str, cd.CaiView] = {}
+
+    def make() -> None:
+        view = cd.view(array(lazy, 2), device_id=0)
+        found.update(there=view, moved=view.on(lazy.stream()))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    refused = refuse(lambda: handles.entered(found["there"]), BufferError)
+    assert refused.rule == "stream-thread" and "v.on(stream)" in refused.message
+    assert handles.entered(found["moved"])
+
+
 @contextmanager
 def registered_memory(machine: Machine) -> Iterator[int]:
     """A page of the host's own memory, page-locked later on."""
