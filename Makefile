@@ -20,7 +20,7 @@
 #   make judged-torch                the same for torch on the CPU
 #   make torch                       pairs and tests of torch on the CPU; takes 1.3 GB
 #   make readers                     KvikIO, UCXX, cuda.compute and CuTe DSL read views; takes 3 GB
-#   make reach                       Ray's actors and NIXL's agents carry views; takes 600 MB
+#   make reach                       Ray's actors, NIXL's agents and UCXX carry views; takes 800 MB
 #   make pycuda                      builds PyCUDA from source, for `make conformance`
 #   make wheels                      every wheel and the source distribution, tried where they can run; TWICE=1 compares
 #                                    two builds, ONLY='cp312|sdist' chooses
@@ -223,7 +223,7 @@ $(MATRIX)/.requirements: conformance/requirements.txt conformance/matrix/require
 $(TORCH)/.requirements:  conformance/requirements-torch.txt
 $(TORCH)/.requirements:  private PIP += --no-deps
 $(READERS)/.requirements: conformance/requirements-readers.txt
-# NIXL declares torch, which it imports only if a program has.
+# NIXL declares torch, which it imports only if a program has; UCXX what it needs for device memory.
 $(REACH)/.requirements: conformance/requirements-reach.txt
 $(REACH)/.requirements: private PIP += --no-deps
 $(DOCS)/.requirements:   docs/site/requirements.txt
@@ -320,9 +320,9 @@ readers: $(READERS)/.package simulator
 	$(call simulated,$(READERS)) -m conformance.matrix.run --target readers --name matrix-readers \
 	    --only numpy,numba-cuda,cuda-core,cuda-cccl,kvikio-cu13,ucxx-cu13,nvidia-cutlass-dsl $(if $(KEEP),--keep)
 
-# What carries views between processes, and is too large for `make test`.
+# What carries views between processes, and is too large for `make test`. What came of it is kept.
 reach: $(REACH)/.package simulator
-	$(call simulated,$(REACH)) -m pytest -p conformance.tests.conftest conformance/reach
+	$(call simulated,$(REACH)) -m pytest -p conformance.tests.conftest -p conformance.reach.outcomes conformance/reach
 
 # candle's tensors of the CPU as views, and back (docs/rust.md). Those of a GPU are compiled, with a script in place of nvcc:
 # nothing is linked, and no kernel is needed.

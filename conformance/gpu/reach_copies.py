@@ -149,7 +149,7 @@ def counted_on_the_device(memory: str) -> str:
 
     dask.register()
     counts()
-    expect(stated("ucxx", memory), (0, 0))
+    expect(stated("dask over ucxx", memory), (0, 0))
     for is_strided in (False, True):
         view, values = array(memory, is_strided)
 

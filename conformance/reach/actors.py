@@ -12,6 +12,7 @@ import ray
 from cai_conformance import Sim
 from cai_dlpack import ray as bridge
 
+from conformance.tests.doubles.producers import interface
 from conformance.tests.reach.arrays import on_device
 from conformance.tests.simulated.machine import Machine
 
@@ -69,3 +70,48 @@ class Actor:
 
     def process(self) -> int:
         return os.getpid()
+
+    @ray.method(tensor_transport="cai_dlpack")
+    def make_watched(self, memory: str, read_only: bool) -> cd.CaiView:
+        """Makes an array in C order, ready, and looks from then on where what is stored lies."""
+        values = np.arange(16.0)
+        if memory == "host":
+            view = cd.view(values, read_only=read_only)
+        else:
+            data = getattr(self.machine, f"{memory}_memory")(values.nbytes)
+            self.machine.write(data, values.tobytes())
+            view = cd.view(interface(shape=values.shape, typestr="<f8", data=(data, read_only)), owner=self)
+        put = ray.put
+
+        def watched(parts: list[Any], **given: Any) -> Any:
+            self.is_stored_from_there = parts[0].ctypes.data == view.ptr
+            ray.put = put
+            return put(parts, **given)
+
+        ray.put = watched
+        self.machine.clear()
+        return view
+
+    def copied_to_send(self) -> int:
+        """Copies that were made for the store, and the store's own."""
+        return max(self._copied_by_the_driver(), not self.is_stored_from_there) + 1
+
+    def prepare_to_receive(self) -> None:
+        self.machine.clear()
+
+    def copied_to_receive(self, view: cd.CaiView) -> int:
+        """Copies of what is in the store: by the driver, or to other memory of the host."""
+        by_driver = self._copied_by_the_driver()
+        return by_driver + (view.device == (1, 0) and not is_in_the_store(view.ptr))
+
+    def _copied_by_the_driver(self) -> int:
+        return sum(name.startswith("cuMemcpy") for name in self.machine.names())
+
+
+def is_in_the_store(address: int) -> bool:
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            first, last = (int(part, 16) for part in line.split()[0].split("-"))
+            if first <= address < last:
+                return "plasma" in line
+    return False

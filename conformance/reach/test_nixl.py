@@ -14,6 +14,7 @@ from cai_dlpack import nixl
 
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.reach.arrays import drawn, lazy, on_device
+from conformance.tests.reach.page import stated
 from conformance.tests.simulated.machine import Machine
 
 __all__ = ["lazy"]
@@ -140,6 +141,24 @@ def test_two_agents_move_an_array_with_gaps(agents: tuple[Any, Any]) -> None:
     assert done(one, one.initialize_xfer("WRITE", *descriptors, name, b"")) and np.array_equal(received, sent)
     for agent, held in registered:
         agent.deregister_memory(held)
+
+
+@pytest.mark.parametrize("make", [nixl.rows, nixl.strided_rows])
+def test_what_is_sent_is_read_of_the_view_and_written_to_the_other(agents: tuple[Any, Any], make: Any) -> None:
+    """No end has a copy: a value that changes after the rows were made arrives, and it arrives where the view lies."""
+    one, other = agents
+    sent, received = np.zeros(8), np.zeros(8)
+    source, target = make(cd.view(sent)), make(cd.view(received))
+    assert stated("nixl", "host") == (0, 0)
+    assert [int(found.rows[0, 0]) for found in (source, target)] == [sent.ctypes.data, received.ctypes.data]
+    whole = [np.array([[array.ctypes.data, array.nbytes, 0]], np.uint64) for array in (sent, received)]
+    held = [agent.register_memory(rows, "DRAM") for agent, rows in zip(agents, whole, strict=True)]
+    name = one.add_remote_agent(other.get_agent_metadata())
+    sent[:] = np.arange(8.0)
+    sides = [one.get_xfer_descs(found.rows[:, :3], "DRAM") for found in (source, target)]
+    assert done(one, one.initialize_xfer("WRITE", *sides, name, b"")) and np.array_equal(received, sent)
+    for agent, registered in zip(agents, held, strict=True):
+        agent.deregister_memory(registered)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import ray
 from conformance.reach.actors import Actor
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.reach.arrays import drawn
+from conformance.tests.reach.page import stated
 
 #: The bytes of Ray's store.
 STORE = 128 << 20
@@ -80,6 +81,18 @@ def test_the_process_that_made_the_actors_gets_a_view_and_puts_one(pair: tuple[A
 def test_memory_of_another_device_is_refused_by_rule(pair: tuple[Any, Any]) -> None:
     with pytest.raises(Exception, match=r"copy-refused"):
         ray.get(pair[0].make_of_another_device.remote(), timeout=60)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("memory", ["host", "pinned", "managed", "device"])
+def test_copies_at_each_end(pair: tuple[Any, Any], memory: str, read_only: bool) -> None:
+    """Those of the page, which has a second pair of numbers for what arrives as the host's and may be written."""
+    one, other = pair
+    sent = one.make_watched.remote(memory, read_only)
+    ray.get(other.prepare_to_receive.remote())
+    received = ray.get(other.copied_to_receive.remote(sent), timeout=60)
+    found = ray.get(one.copied_to_send.remote()), received
+    assert found == stated("ray", memory, int(memory in ("host", "pinned") and not read_only))
 
 
 def free() -> int:

@@ -8,20 +8,28 @@ import textwrap
 from conformance.tests.interpreter.process import ROOT
 
 #: How the page names an engine.
-NAMES = {"dask": "Dask over TCP", "ucxx": "Dask over UCXX", "pickle": "pickle, multiprocessing"}
+NAMES = {
+    "dask": "Dask over TCP",
+    "dask over ucxx": "Dask over UCXX",
+    "pickle": "pickle, multiprocessing",
+    "ray": "Ray",
+    "nixl": "NIXL",
+    "mpi4py": "mpi4py",
+    "ucxx": "UCXX",
+}
 
 
 def page() -> str:
     return (ROOT / "docs/reach.md").read_text(encoding="utf-8")
 
 
-def stated(engine: str, kind: str) -> tuple[int, int]:
-    """The copies at the sender and at the receiver that the page states for an array in C order."""
+def stated(engine: str, kind: str, at: int = 0) -> tuple[int, int]:
+    """The copies at the sender and at the receiver that the page states for an array in C order: its first numbers, or
+    those `at` another place of the cell."""
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page().splitlines() if line.startswith("| ")]
     (copies,) = (row[5] for row in rows if row[0] == NAMES[engine] and kind in row[1].split(", "))
-    found = re.match(r"(\d) \+ (\d)", copies)
-    assert found, copies
-    return int(found[1]), int(found[2])
+    sender, receiver = re.findall(r"(\d) \+ (\d)", copies)[at]
+    return int(sender), int(receiver)
 
 
 def recipe_of_nccl() -> str:

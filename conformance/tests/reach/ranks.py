@@ -20,6 +20,7 @@ from cai_conformance import Sim
 from mpi4py import MPI
 
 from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.reach.page import stated
 from conformance.tests.simulated.machine import Machine
 
 COMM = MPI.COMM_WORLD
@@ -79,6 +80,15 @@ def collectives(machine: Machine, memory: str) -> None:
     assert as_array(cd.view(Cai(described)))[0] == 3 * SIZE
 
 
+def addresses(machine: Machine, memory: str) -> None:
+    """MPI is given the view's own memory: nothing is copied at either end."""
+    assert stated("mpi4py", memory) == (0, 0)
+    view = ready(machine, memory, np.zeros(SIZE))
+    assert MPI.Get_address(view) == view.ptr
+    on_host = np.zeros(SIZE)
+    assert MPI.Get_address(cd.view(on_host).synchronize()) == on_host.ctypes.data
+
+
 def main() -> None:
     machine = Machine(Sim())
     machine.set_current(0)
@@ -88,6 +98,7 @@ def main() -> None:
         came = point_to_point(machine, memory, mode)
         if mode == "view":
             assert came
+            addresses(machine, memory)
             collectives(machine, memory)
         else:
             assert came == (RANK == 0), "the control has the data, although nobody waited"
