@@ -1,7 +1,9 @@
-"""The page between processes has the tables of the kept run."""
+"""The page between processes has the tables of the kept run, and each extra."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.tests.interpreter.process import ROOT
+from conformance.tests.reach.page import page as text_of_the_page
 
 RUN = """Commit 0123abc, CPython 3.11.7, 2 cores, Linux.
 
@@ -69,3 +72,9 @@ def test_a_run_of_other_columns_is_none(bench: Any, tmp_path: Path, monkeypatch:
         (tmp_path / f"2026-01-0{day}-reach-python3.11.7.md").write_text(RUN.format(head=bench.HEAD), encoding="utf-8")
     (tmp_path / "2026-01-03-reach-python3.11.7.md").write_text(RUN.format(head="| engine |"), encoding="utf-8")
     assert bench.kept().name == "2026-01-02-reach-python3.11.7.md"
+
+
+def test_the_page_names_each_extra() -> None:
+    table = text_of_the_page().partition("`pip install 'cai-dlpack[...]'`")[2].partition("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", line.split("|")[2])}
+    assert {*named, "cli"} == {*(importlib.metadata.metadata("cai-dlpack").get_all("Provides-Extra") or ())}
