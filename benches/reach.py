@@ -156,6 +156,93 @@ def cluster_rows() -> Iterator[str]:
                 yield row(message, lambda a=args, c=carried: c(made_view, *a), lambda a=args, c=carried: c(made, *a))
 
 
+def nixl_rows() -> Iterator[str]:
+    """A transfer between two agents of this process, from its rows on; the memory is registered before."""
+    from cai_dlpack import nixl
+    from nixl_cu12._api import nixl_agent
+
+    one, other = nixl_agent("one"), nixl_agent("other")
+
+    def of_views(views: list[Any]) -> Any:
+        return np.concatenate([nixl.rows(view).rows for view in views])
+
+    def of_arrays(arrays: list[Any]) -> Any:
+        return np.array([(array.ctypes.data, array.nbytes, 0) for array in arrays], np.uint64)
+
+    def sent(name: str, ends: list[Any]) -> None:
+        handle = one.initialize_xfer("WRITE", *(one.get_xfer_descs(rows, "DRAM") for rows in ends), name, b"")
+        state = one.transfer(handle)
+        while state == "PROC":
+            state = one.check_xfer_state(handle)
+        assert state == "DONE", state
+        one.release_xfer_handle(handle)
+
+    for number, nbytes in loads():
+        blocks = [np.ones((number, nbytes), np.uint8), np.zeros((number, nbytes), np.uint8)]
+        held = [
+            agent.register_memory(of_arrays([block]), "DRAM") for agent, block in zip((one, other), blocks, strict=True)
+        ]
+        name = one.add_remote_agent(other.get_agent_metadata())
+        arrays = [list(block) for block in blocks]
+        views = [[cd.view(array) for array in end] for end in arrays]
+        yield row(
+            Message("NIXL, a transfer", number, nbytes),
+            lambda n=name, v=views: sent(n, [of_views(end) for end in v]),
+            lambda n=name, a=arrays: sent(n, [of_arrays(end) for end in a]),
+            max(1, min(100, (64 << 20) // nbytes) // number),
+        )
+        assert blocks[1].all()
+        one.remove_remote_agent(name)
+        for agent, registered in zip((one, other), held, strict=True):
+            agent.deregister_memory(registered)
+
+
+def ucxx_rows() -> Iterator[str]:
+    """Messages from one endpoint of this process to the other, over TCP."""
+    import asyncio
+
+    import ucxx
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    ucxx.init(options={"TLS": "tcp,self"})
+    there: asyncio.Future[Any] = loop.create_future()
+    over = asyncio.Event()
+
+    async def serve(endpoint: Any) -> None:
+        there.set_result(endpoint)
+        await over.wait()
+        await endpoint.close()
+
+    async def connected() -> tuple[Any, Any, Any]:
+        listener = ucxx.create_listener(serve)
+        return listener, await ucxx.create_endpoint("127.0.0.1", listener.port), await there
+
+    async def closed() -> None:
+        over.set()
+        await here.close()
+        while listener.active_clients:
+            await asyncio.sleep(0.01)
+        listener.close()
+
+    async def carried(pairs: list[tuple[Any, Any]], prepare: Callable[[Any], Any]) -> None:
+        for sent, into in pairs:
+            await asyncio.gather(here.send(prepare(sent)), other.recv(prepare(into)))
+
+    listener, here, other = loop.run_until_complete(connected())
+    for number, nbytes in loads():
+        arrays = [(np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)) for _ in range(number)]
+        views = [(cd.view(sent), cd.view(into)) for sent, into in arrays]
+        yield row(
+            Message("UCXX, a message", number, nbytes),
+            lambda v=views: loop.run_until_complete(carried(v, cd.CaiView.synchronize)),
+            lambda a=arrays: loop.run_until_complete(carried(a, lambda array: array)),
+            max(1, min(100, (64 << 20) // nbytes) // number),
+        )
+        assert all(into.all() for _, into in arrays)
+    loop.run_until_complete(closed())
+
+
 def ray_rows() -> Iterator[str]:
     sys.path.insert(0, str(HERE))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
@@ -211,7 +298,7 @@ def main() -> None:
     pickling.register()
     tables = {in_one_process: (), pool_rows: (), mpi_rows: ("mpi4py",), cluster_rows: ("distributed",)}
     if is_here("ray"):
-        tables = {ray_rows: ()}
+        tables = {nixl_rows: ("nixl_cu12",), ucxx_rows: ("ucxx",), ray_rows: ()}
     if is_here("torch"):
         tables = {torch_rows: ()}
     for table, needed in tables.items():

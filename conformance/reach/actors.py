@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from typing import Any
 
 import cai_dlpack as cd
@@ -66,6 +67,9 @@ class Actor:
         from ray.experimental.rdt.util import get_tensor_transport_manager
 
         transport: Any = get_tensor_transport_manager(bridge.NAME)
+        end = time.monotonic() + 20
+        while not transport._stored and time.monotonic() < end:  # Ray stores on a thread of its own.
+            time.sleep(0.01)
         transport._stored.clear()
 
     def process(self) -> int:
