@@ -1,6 +1,7 @@
 """Messages between processes: what a view costs beside the engine's own array, in one run.
 
     python benches/reach.py                       the engines that are installed (`make bench-reach`)
+    python benches/reach.py nixl ucxx             these alone
     python -m cai_conformance simulate --devices 4 -- python benches/reach_ipc.py
 
 Memory of the host: NumPy's arrays, or torch's where that is installed. More arrays, larger arrays, more processes that
@@ -158,6 +159,7 @@ def cluster_rows() -> Iterator[str]:
 
 def nixl_rows() -> Iterator[str]:
     """A transfer between two agents of this process, from its rows on; the memory is registered before."""
+    os.environ["NIXL_LOG_LEVEL"] = "WARN"
     from cai_dlpack import nixl
     from nixl_cu12._api import nixl_agent
 
@@ -301,8 +303,9 @@ def main() -> None:
         tables = {nixl_rows: ("nixl_cu12",), ucxx_rows: ("ucxx",), ray_rows: ()}
     if is_here("torch"):
         tables = {torch_rows: ()}
+    chosen = sys.argv[1:]
     for table, needed in tables.items():
-        if is_here(*needed):
+        if is_here(*needed) and (not chosen or table.__name__.removesuffix("_rows") in chosen):
             for line in table():
                 print(line, flush=True)
     print("", *copied(), sep="\n")
