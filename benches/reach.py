@@ -203,6 +203,7 @@ def ucxx_rows() -> Iterator[str]:
     """Messages from one endpoint of this process to the other, over TCP."""
     import asyncio
 
+    os.environ["UCX_WARN_UNUSED_ENV_VARS"] = "n"
     import ucxx
 
     loop = asyncio.new_event_loop()
