@@ -134,7 +134,10 @@ def an_event_of_a_whole_context(cu: Driver) -> object:
     """cuCtxRecordEvent (CUDA 12.5): code, and is the event reached before the work of a non-blocking stream; code, and
     the capture's end, beside a capture of each mode, on another thread in RELAXED mode"""
     context, event, stream, slow = cu.current(), cu.event(), cu.stream(), Slow()
-    record = lambda: cu.code("cuCtxRecordEvent", c_void_p(context), c_void_p(event))  # noqa: E731
+
+    def record() -> int:
+        return cu.code("cuCtxRecordEvent", c_void_p(context), c_void_p(event))
+
     slow.busy(stream, 0)
     cu.wait_for(stream)
     slow.busy(stream, LONG)
