@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, cast
 
 import cai_dlpack as cd
 import numpy as np
@@ -18,7 +17,7 @@ Reader = Callable[[cd.CaiView], object]
 READERS: dict[str, Reader] = {
     "np.from_dlpack": lambda view: np.from_dlpack(view).tobytes(),
     "np.asarray": lambda view: np.asarray(view).tobytes(),
-    "memoryview": lambda view: memoryview(cast("Any", view)).tobytes(),
+    "memoryview": lambda view: memoryview(view).tobytes(),
     "present_as": lambda view: np.asarray(view.present_as("host")).tobytes(),
     "synchronize": lambda view: at(view.synchronize().ptr),
     "to_dlpack for the host": lambda view: (cd.to_dlpack(view, stream="host"), at(view.ptr))[1],

@@ -301,7 +301,7 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
         in_one_piece,
     ),
     "array-unreadable": ("numpy.asarray(view)", lambda: np.asarray(on_device())),
-    "buffer-items": ("memoryview(view)", lambda: memoryview(made(dtype=(abi.FLOAT8_E5M2, 8, 1)))),  # type: ignore[arg-type]
+    "buffer-items": ("memoryview(view)", lambda: memoryview(made(dtype=(abi.FLOAT8_E5M2, 8, 1)))),
     "numpy-dtype": ("float4_e2m1fnx2", lambda: np.dtype(made(dtype=(abi.FLOAT4_E2M1FN, 4, 2)).dtype)),
     "argument-unexpected": ("devce_id=0", lambda: LOOSE.view(np.zeros(3), devce_id=0)),
     "argument-missing": ("cd.join([v])", lambda: LOOSE.join([cd.view(np.zeros(3))])),

@@ -49,6 +49,7 @@ cd.view(v.__dlpack__())
 cd.view({"shape": (3,)}, owner=array)
 assert_type(cd.to_dlpack(array, stream=1), CapsuleType)
 cd.to(array, "torch", stream=Stream())
+assert_type(memoryview(v)[0], int)
 
 def takes(array: cd.typing.ArrayLike, stream: cd.typing.StreamLike) -> cd.Explanation:
     return cd.explain(array, to="torch", stream=stream)

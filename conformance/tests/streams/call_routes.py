@@ -142,7 +142,7 @@ HOST_READERS: dict[str, Door] = {
     "to_dlpack": of_view(lambda view: cd.to_dlpack(view, stream="host")),
     "np.from_dlpack": of_view(np.from_dlpack),
     "np.asarray": of_view(np.asarray),
-    "memoryview": of_view(lambda view: memoryview(view)),  # type: ignore[arg-type]
+    "memoryview": of_view(lambda view: memoryview(view)),
     "__array_interface__": of_view(lambda view: view.__array_interface__),
 }
 HOST_ONLY_IF_SHARED = ("np.from_dlpack", "np.asarray", "memoryview", "__array_interface__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
@@ -389,5 +389,5 @@ def test_system_memory_is_taken_on_the_callers_word(track: Track) -> None:
     switched = [next(iter(call.arguments.values())) for call in track.control.calls("cuCtxSetCurrent")]
     assert switched == [track.machine.context(0), track.machine.context(1)]
     with pytest.raises(TypeError, match="array-unreadable"):
-        memoryview(cast("Any", view))
+        memoryview(view)
     track.machine.set_current(0)

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import cai_dlpack as cd
 import numpy as np
@@ -212,7 +212,7 @@ ROUTES: dict[str, Callable[[Kinds], object]] = {
     "present-as-cuda": lambda track: managed(track).present_as("cuda"),
     "numpy-from-dlpack": lambda track: np.from_dlpack(managed(track)),
     "numpy-asarray": lambda track: np.asarray(managed(track)),
-    "memoryview": lambda track: memoryview(cast("Any", managed(track))).release(),
+    "memoryview": lambda track: memoryview(managed(track)).release(),
     "managed-on-a-default-stream": lambda track: managed_on_the_legacy_stream(track).on(track.a),
     "dict-of-a-default-stream": lambda track: managed_on_the_legacy_stream(track).to_cai(),
     "consume-on-a-default-stream": lambda track: consume(managed(track), LEGACY),

@@ -1,6 +1,5 @@
 """The types of the extension; what each thing does is in its docstring (`help(cai_dlpack)`)."""
 
-import sys
 from collections.abc import Coroutine, Iterable
 from contextlib import AbstractContextManager
 from types import EllipsisType, ModuleType, TracebackType
@@ -391,10 +390,9 @@ class CaiView:
         AttributeError
             If the host cannot read the memory, or the interface cannot represent the type.
         """
-    if sys.version_info >= (3, 12):
-        def __buffer__(self, flags: int, /) -> memoryview: ...
-        def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields of a structured array; empty for any other."""
