@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,10 +102,7 @@ def mypy(path: Path) -> set[int]:
 
 def pyright(path: Path) -> set[int]:
     """The lines with errors."""
-    program = shutil.which("pyright") or shutil.which("basedpyright")
-    if program is None:
-        pytest.skip("not run: pyright is not installed")
-    command = [program, "--outputjson", "--pythonpath", sys.executable, str(path)]
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
     found = json.loads(done.stdout)["generalDiagnostics"]
     return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}
