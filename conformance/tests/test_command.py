@@ -219,6 +219,12 @@ def test_the_doctor_tells_why_no_pair_was_tried() -> None:
     assert "By cd.to, from device memory\n    not tried: no device is here\n" in told, told
 
 
+def on_a_device() -> Any:
+    import numba.cuda
+
+    return numba.cuda.to_device(np.zeros(3))
+
+
 def test_an_array_is_explained() -> None:
     done = run("explain", "numpy:zeros(3)", "--to", "tvm_ffi")
     assert (done.returncode, done.stdout) == (0, f"{cd.explain(np.zeros(3), to='tvm_ffi')}\n")
@@ -232,13 +238,30 @@ def test_an_array_is_explained() -> None:
         (["explain", "numpy.zeros(3)"], "has no colon"),
         (["explain", "numpy:zeros(3"], "SyntaxError"),
         (["explain", "no_such_module:x"], "ModuleNotFoundError"),
+        (["explain", "numpy:zeros(3)", "--to", "frobnicate"], "argument 'to' = 'frobnicate': "),
+        (["explain", f"{__name__}:on_a_device()", "--stream", "-5"], "argument 'stream' = -5: "),
         (["repair"], "invalid choice"),
         ([], "required"),
     ],
 )
 def test_wrong_usage_is_told(arguments: list[str], told: str) -> None:
-    done = run(*arguments)
+    done = simulate([], ["-m", "cai_dlpack", *arguments])
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("colours", [True, False])
+@pytest.mark.parametrize("arguments", [["doctor", "--json"], ["doctor"], ["demo"], ["explain", "numpy:zeros(3)"]])
+def test_a_reader_that_goes_ends_the_command_quietly(arguments: list[str], colours: bool, tmp_path: Path) -> None:
+    if not colours:
+        (tmp_path / "rich.py").write_text("raise ImportError")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    command = [sys.executable, "-m", "cai_dlpack", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # before anything is written
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(110) == 1
 
 
 def test_the_issue_templates_ask_for_commands_that_are_there() -> None:

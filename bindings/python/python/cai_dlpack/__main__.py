@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -49,10 +50,25 @@ def explained(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> in
         array = eval(expression, dict(vars(importlib.import_module(module))))
     except Exception as error:
         parser.error(f"{chosen.array!r}: {type(error).__name__}: {error}")
-    found = cd.explain(array, to=chosen.to, stream=chosen.stream)
+    try:
+        found = cd.explain(array, to=chosen.to, stream=chosen.stream)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
     print(found)
     return 0 if found.refused is None else 1
 
 
+def piped() -> int:
+    """Runs the command; ends quietly, with 1, if the reader of its output has gone, as `head` does."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(piped())
