@@ -15,11 +15,12 @@ from typing import Any
 import cai_dlpack as cd
 import numpy as np
 import pytest
-from cai_dlpack import doctor
+from cai_dlpack import _core, doctor
 from cai_dlpack.demo.cases import CASES
 
 from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT, simulate
+from conformance.tests.simulated.machine import Machine
 
 pytestmark = needs.numba_cuda
 LAZY = ["--schedule", "lazy"]
@@ -48,7 +49,7 @@ def test_the_demo_is_right_with_the_bridge_and_wrong_without_each_time(tmp_path:
         assert bridged == ["right"] * len(HERE)
         assert len(without) == len(HERE) and set(without) == {"WRONG", "refused"}
         assert "With the bridge 6 of 6 right; without it 2 refused, 4 WRONG." in lines
-        assert lines[-1] == "Not run, as it is not here: what needs torch, jax, tensorflow."
+        assert lines[-1] == "Not all ran: not installed: torch, jax, tensorflow."
     kept = ROOT / "docs" / "hand-over.svg"
     assert kept.read_text("utf-8") == (tmp_path / "drawn.svg").read_text("utf-8"), "python -m cai_dlpack demo --svg"
 
@@ -95,9 +96,8 @@ def test_the_demo_fails_if_a_hand_over_is_not_right(case: object) -> None:
 def test_the_demo_says_what_is_not_installed() -> None:
     missing = "import sys; sys.modules['mpi4py'] = None; from cai_dlpack.demo import run; sys.exit(run.main())"
     done = simulate(LAZY, ["-c", missing])
-    assert done.returncode == 0 and "Not run, as it is not here: what needs mpi4py" in done.stdout, (
-        done.stdout + done.stderr
-    )
+    told = "Not all ran: not installed: mpi4py, "
+    assert done.returncode == 0 and told in done.stdout, done.stdout + done.stderr
     assert "5 of 5 right" in done.stdout
 
 
@@ -107,7 +107,8 @@ def test_without_a_device_the_demo_runs_in_host_memory() -> None:
     bare += "sys.exit(demo.main())"
     environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "PYTHONPATH")}
     done = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, env=environment)
-    assert "on host memory" in done.stdout and "No hand-over ran: a GPU, " in done.stdout, done.stdout + done.stderr
+    told = "No hand-over ran: a GPU is not here; not installed: torch, jax, tensorflow."
+    assert "on host memory" in done.stdout and told in done.stdout, done.stdout + done.stderr
     assert done.returncode == 2 and "pip install ./conformance/kit" in done.stderr
 
 
@@ -153,7 +154,7 @@ def test_the_doctor_finds_the_libraries_and_the_driver() -> None:
     assert absent["found"] is False and "libcuda" in absent["why"]
 
 
-def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (numba,) = (library for library in doctor.libraries() if library["name"] == "numba")
     assert numba["faults"] and {fault["link"] for fault in numba["faults"]} == {doctor.FAULTS}
     assert numba["findings"] == ["docs/findings/numba-cuda.md"]
@@ -161,6 +162,7 @@ def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in doctor.libraries():
         for link in [*(fault["link"] for fault in library["faults"]), *library["findings"]]:
             assert f"      see {link}\n" in plain
+    assert "seen in" not in plain
     # A fault that somebody has reported has the report's address, and a published package that of its pages.
     row: dict[str, Any] = {
         "name": "numpy",
@@ -169,7 +171,8 @@ def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         "distributions": ["torch"],
         "version": "1",
     }
-    row |= {"calls": [], "produces": True, "silence": None, "quirks": []}
+    row |= {"produces": True, "exports": [], "silence": None, "quirks": [], "launch": None}
+    row["calls"] = [{"code": "f(v)", "reads": "DLPack", "needs": None}]
     faults = [("a", "b", "https://example.org/1"), ("c", "d", None)]
     monkeypatch.setattr("cai_dlpack._core._partners", lambda: [{**row, "faults": faults}])
     metadata = Message()
@@ -179,6 +182,48 @@ def test_the_doctor_links_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = f"https://example.org/us/blob/v{cd.__version__}"
     assert [fault["link"] for fault in library["faults"]] == ["https://example.org/1", f"{pages}/{doctor.FAULTS}"]
     assert library["findings"] == [f"{pages}/docs/findings/{name}.md" for name in ("numpy", "torch")]
+    # The faults are those of the version that was checked, which is another one.
+    capsys.readouterr()
+    doctor.main(as_json=False, try_pairs=False)
+    told = capsys.readouterr().out
+    assert "    ! seen in 1: a\n" in told and "    ! seen in 1: c\n" in told
+
+
+def test_the_doctor_names_the_distribution_of_a_version_and_the_protocols() -> None:
+    told = run("doctor").stdout
+    version = importlib.metadata.version
+    (numba,) = re.findall(r"^Numba \(numba-cuda\) +(.*)\n(.*)$", told, re.MULTILINE)
+    assert numba == (version("numba-cuda"), "    out: interface; in: interface, DLPack")
+    assert re.search(rf"^NumPy +{version('numpy')}\n    out: DLPack, array interface, buffer; in: ", told, re.MULTILINE)
+    assert "\n    out: nothing; in: buffer or DLPack" in told.partition("\nmpi4py ")[2]
+
+
+def has_buffer(array: Any) -> bool:
+    try:
+        memoryview(array).release()
+    except (TypeError, BufferError, NotImplementedError):
+        return False
+    return True
+
+
+SPOKEN: dict[str, Any] = {
+    "interface": lambda array: hasattr(array, "__cuda_array_interface__"),
+    "DLPack": lambda array: hasattr(array, "__dlpack__"),
+    "array interface": lambda array: hasattr(array, "__array_interface__"),
+    "buffer": has_buffer,
+}
+
+
+@pytest.mark.parametrize("name", ["numpy", "numba", "cuda.core", "tvm_ffi"])
+def test_the_protocols_of_the_table_are_those_of_an_array(name: str, machine: Machine) -> None:
+    import cuda.core
+    import numba.cuda
+    import tvm_ffi
+
+    made = {**doctor.DEVICE, **doctor.HOST}[name]
+    array = eval(made, {"numpy": np, "numba": numba, "tvm_ffi": tvm_ffi, "cuda": cuda})
+    (row,) = (row for row in _core._partners() if row["name"] == name)
+    assert {*row["exports"]} == {protocol for protocol, speaks in SPOKEN.items() if speaks(array)}
 
 
 def test_the_pages_that_the_doctor_links_are_there() -> None:
@@ -195,6 +240,11 @@ def test_the_doctor_tries_each_pair() -> None:
     assert pairs["device"]["numba"]["cuda.core"] == pairs["device"]["cuda.core"]["numba"] == "works"
     refused = pairs["device"]["numba"]["numpy"]
     assert "Error" in refused and refused.endswith('; instead np.from_dlpack(v, device="cpu")'), "device memory"
+    for pairs_of in pairs["host"]["numpy"], pairs["device"]["numba"]:
+        assert pairs_of["nanobind"] == "no array of its own: `function(v)`"
+        assert pairs_of["mpi4py"] == "no array of its own: `comm.Send(v, dest=1)`"
+    told = simulate([], ["-m", "cai_dlpack", "doctor", "--pairs"]).stdout
+    assert "\n    mpi4py: no array of its own: `comm.Send(v, dest=1)`\n" in told
 
 
 def test_a_doctor_without_a_library_says_so(

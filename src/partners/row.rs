@@ -81,6 +81,8 @@ impl Checked {
 pub struct Producer {
     /// The Python expression that imports its array.
     pub call: &'static str,
+    /// The protocols by which its arrays can be read.
+    pub exports: &'static [Reads],
     /// The device types of DLPack that its arrays are of, without those that a user of it has to ask for.
     pub devices: &'static [DeviceType],
     /// What the import must allow for.

@@ -29,6 +29,7 @@ const HOST_READABLE: &[DeviceType] = &[CPU, CUDA_HOST, CUDA_MANAGED];
 const HOST_READABLE_BY_NUMPY: &[DeviceType] = &[CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED];
 const HOST_OR_CUDA: &[DeviceType] = &[CPU, CUDA, CUDA_HOST, CUDA_MANAGED];
 const CUDA_READABLE: &[DeviceType] = &[CUDA, CUDA_HOST, CUDA_MANAGED];
+const BOTH: &[Reads] = &[Reads::Interface, Reads::Dlpack];
 /// NumPy, and what is made of its arrays.
 const NO_NUMPY_DTYPE: &[Refuses] = &[
     DType("bfloat16"),
@@ -42,6 +43,7 @@ const NO_NUMPY_DTYPE: &[Refuses] = &[
 const fn producer(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
     Producer {
         call,
+        exports: &[Reads::Dlpack],
         devices: &[CUDA],
         quirks: &[],
         silence,
@@ -49,6 +51,14 @@ const fn producer(call: &'static str, silence: Silence, evidence: &'static str) 
         untold: None,
         read_only: &[],
         refuses: "",
+    }
+}
+
+/// A producer of the CUDA Array Interface alone.
+const fn by_interface(call: &'static str, silence: Silence, evidence: &'static str) -> Producer {
+    Producer {
+        exports: &[Reads::Interface],
+        ..producer(call, silence, evidence)
     }
 }
 
@@ -105,6 +115,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.4.6",
         checked: Matrix,
         producer: Some(Producer {
+            exports: &[Reads::Dlpack, Reads::ArrayInterface, Reads::Buffer],
             devices: &[CPU],
             refuses: "masked arrays, which `cd.split_masked(a)` splits; objects",
             ..producer(
@@ -162,7 +173,7 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["numba"],
         version: "0.30.4",
         checked: Matrix,
-        producer: Some(producer(
+        producer: Some(by_interface(
             "cd.view(a)",
             Silence::LegacyDefault,
             "`cudadrv/devicearray.py`: `DeviceNDArray` exports None for stream 0, on which its kernels run; `CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM` makes that each thread's own",
@@ -354,6 +365,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "1.19.0",
         checked: Matrix,
         producer: Some(Producer {
+            exports: BOTH,
             devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
@@ -409,7 +421,7 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["pycuda"],
         version: "2026.1",
         checked: Matrix,
-        producer: Some(producer(
+        producer: Some(by_interface(
             "cd.view(a, producer_stream=s.handle)",
             Silence::LegacyDefault,
             "`gpuarray.py`: `GPUArray` always exports None; its kernels run on the NULL stream unless they are passed one",
@@ -439,6 +451,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "0.10.2",
         checked: MatrixHost,
         producer: Some(Producer {
+            exports: BOTH,
             devices: &[CPU, CUDA],
             read_only: &[CUDA],
             untold: Some(Immutable),
@@ -549,6 +562,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "3.3.1",
         checked: MatrixHost,
         producer: Some(Producer {
+            exports: BOTH,
             devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16],
@@ -803,6 +817,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "2.15.0",
         checked: Torch,
         producer: Some(Producer {
+            exports: BOTH,
             devices: &[CPU, CUDA],
             untold: Some(Mutable),
             quirks: &[MislabelsBfloat16, WantsCurrentDevice],
@@ -878,6 +893,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "15.0.0a1",
         checked: Source,
         producer: Some(Producer {
+            exports: BOTH,
             untold: Some(Mutable),
             quirks: &[WantsCurrentDevice],
             ..producer(
@@ -916,6 +932,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "6a22d1d",
         checked: Source,
         producer: Some(Producer {
+            exports: &[Reads::Interface, Reads::Capsule],
             untold: Some(Unknown),
             refuses: "columns with nulls as one array: `cd.split_masked(x)`",
             ..producer(
@@ -944,7 +961,7 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["rmm"],
         version: "5d50a37",
         checked: Source,
-        producer: Some(producer(
+        producer: Some(by_interface(
             "cd.view(x, producer_stream=s)",
             Silence::Unknown,
             "`pylibrmm/device_buffer.pyx`: its dict is of version 0; it is filled on the stream that it was passed, and waits for the default one only",
@@ -973,7 +990,7 @@ pub static PARTNERS: &[Partner] = &[
         modules: &["pylibraft"],
         version: "2141422",
         checked: Source,
-        producer: Some(producer(
+        producer: Some(by_interface(
             "cd.view(x, producer_stream=s)",
             Silence::Unknown,
             "`common/device_ndarray.py`: its dict is NumPy's, of version 3 without `stream`; a function that is passed a handle writes on its stream and does not wait",
@@ -1030,6 +1047,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "version not recorded",
         checked: Source,
         producer: Some(Producer {
+            exports: BOTH,
             untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",
@@ -1061,6 +1079,7 @@ pub static PARTNERS: &[Partner] = &[
         version: "da51fc9",
         checked: Source,
         producer: Some(Producer {
+            exports: BOTH,
             untold: Some(Unknown),
             ..producer(
                 "cd.view(x, producer_stream=s)",

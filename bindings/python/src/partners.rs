@@ -22,6 +22,9 @@ fn row<'py>(py: Python<'py>, partner: &Partner) -> PyResult<Bound<'py, PyDict>> 
     row.set_item("checked", partner.checked.name())?;
     row.set_item("modules", partner.modules)?;
     row.set_item("produces", partner.producer.is_some())?;
+    let exports = partner.producer.iter().flat_map(|from| from.exports);
+    let exports: Vec<_> = exports.map(|reads| reads.name()).collect();
+    row.set_item("exports", exports)?;
     let untold = partner.producer.as_ref().and_then(|from| from.untold);
     row.set_item("untold", untold.map(Mutability::name))?;
     let quirks = partner.producer.iter().flat_map(|producer| producer.quirks);

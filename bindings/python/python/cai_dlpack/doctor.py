@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -46,6 +47,8 @@ MEMORY = {"host": HOST, "device": DEVICE}
 BEFORE = {"warp": "init"}
 # What a name of the table is imported as, if that is not the name.
 IMPORTED = {"numba": "numba.cuda"}
+# What is told of a library that returns none from `to`: its call takes a view.
+NO_ARRAYS = "no array of its own"
 # Where the faults of the table are, with how to see them, and what the conformance kit has found of a distribution.
 FAULTS = "docs/partners.md#faults-of-the-libraries-with-the-smallest-reproduction"
 FINDINGS = {
@@ -113,31 +116,41 @@ def libraries() -> list[dict[str, Any]]:
     """The partners that are installed, with what the table says of each."""
     found = []
     for partner in _core._partners():
-        version = next(filter(None, map(_version, [partner["distribution"], *partner["distributions"]])), None)
-        if version is not None:
-            calls = [call["code"] for call in partner["calls"]]
+        names = [partner["distribution"], *partner["distributions"]]
+        versions = {name: version for name in names if (version := _version(name))}
+        if versions:
+            distribution, version = next(iter(versions.items()))
+            takers = filter(None, [*partner["calls"], partner["launch"]])
             found.append(
                 {
                     "name": partner["name"],
                     "title": partner["title"],
+                    "distribution": distribution,
                     "version": version,
                     "checked": partner["version"],
                     "makes_arrays": partner["produces"],
+                    "exports": partner["exports"],
+                    "imports": [*dict.fromkeys(taker["reads"] for taker in takers)],
                     "silence": partner["silence"],
-                    "calls": calls,
+                    "calls": [call["code"] for call in partner["calls"]],
+                    # The caller's own object that its call needs: `to` refuses, as there is no array to return.
+                    "needs": partner["calls"][0]["needs"],
                     "quirks": partner["quirks"],
                     "faults": [
                         {"what": what, "reproduction": shown, "link": reported or page(FAULTS)}
                         for what, shown, reported in partner["faults"]
                     ],
-                    "findings": [
-                        page(f"docs/findings/{name}.md")
-                        for name in [partner["distribution"], *partner["distributions"]]
-                        if name in FINDINGS
-                    ],
+                    "findings": [page(f"docs/findings/{name}.md") for name in names if name in FINDINGS],
                 }
             )
     return found
+
+
+def titled(library: dict[str, Any]) -> str:
+    """A library's title, with the distribution whose version is told unless that is the same name."""
+    title, distribution = library["title"], library["distribution"]
+    same = re.sub("[-_.]", "", title).lower() == re.sub("[-_.]", "", distribution).lower()
+    return title if same else f"{title} ({distribution})"
 
 
 def _version(distribution: str) -> str | None:
@@ -148,11 +161,11 @@ def _version(distribution: str) -> str | None:
 
 
 def pairs(memory: str, producer: str) -> dict[str, str]:
-    """Hands an array of one library to each library that is here, by `cd.to`: "works", or the error."""
+    """Hands an array of one library to each library that is here, by `cd.to`: "works", or why not."""
     if importlib.util.find_spec("paddle"):  # before TensorFlow, which it ends the process after
         importlib.import_module("paddle")
-    here = [library["name"] for library in libraries()]
-    for name in BEFORE.keys() & {*here}:
+    here = {library["name"]: library for library in libraries()}
+    for name in BEFORE.keys() & here.keys():
         getattr(importlib.import_module(name), BEFORE[name])()
     named: dict[str, Any] = {}
     for name in ("numpy", producer):
@@ -161,6 +174,9 @@ def pairs(memory: str, producer: str) -> dict[str, str]:
     came = {}
     for consumer in here:
         if consumer == producer:
+            continue
+        if here[consumer]["needs"]:
+            came[consumer] = f"{NO_ARRAYS}: `{here[consumer]['calls'][0]}`"
             continue
         array = eval(MEMORY[memory][producer], named)
         try:
@@ -217,14 +233,17 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
     for library in found["libraries"]:
         same = library["version"] == library["checked"]
         versions = library["version"] + ("" if same else f" (checked: {library['checked']})")
-        say(f"{library['title']:20} {versions}", "" if same else "yellow")
-        ways = (["makes arrays"] if library["makes_arrays"] else []) + library["calls"]
-        say(wrapped("; ".join(ways), "    "), "cyan")
+        say(f"{titled(library):28} {versions}", "" if same else "yellow")
+        ways = [("out", library["exports"]), ("in", library["imports"])]
+        spoken = "; ".join(f"{way}: {', '.join(protocols) or 'nothing'}" for way, protocols in ways)
+        say(wrapped(spoken, "    "), "")
+        say(wrapped("; ".join(library["calls"]), "    "), "cyan")
         for quirk in library["quirks"]:
             say(wrapped(quirk, "      ", "    ! "), "yellow")
         links: dict[str, None] = {}
         for fault in library["faults"]:
-            say(wrapped(fault["what"], "      ", "    ! "), "yellow")
+            seen = "" if same else f"seen in {library['checked']}: "
+            say(wrapped(f"{seen}{fault['what']}", "      ", "    ! "), "yellow")
             links[fault["link"]] = None
         # An address is not broken: a terminal lets the reader open it.
         for link in [*links, *library["findings"]]:
@@ -242,6 +261,8 @@ def main(*, as_json: bool, try_pairs: bool) -> int:
                 "green" if works else "yellow",
             )
             for consumer, result in came.items():
-                if result != "works":
+                if result.startswith(NO_ARRAYS):
+                    say(wrapped(f"{consumer}: {result}", "      ", "    "), "")
+                elif result != "works":
                     say(wrapped(f"{consumer}: {result}".lstrip(": "), "      ", "    ! "), "yellow")
     return 0

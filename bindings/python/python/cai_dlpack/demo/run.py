@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ WAITS = {
 
 # The exit code if nothing that a hand-over needs is here.
 NONE_RAN = 2
+GPU = "a GPU"
 
 
 class Log:
@@ -78,6 +80,13 @@ def outcome(case: Case, line: str, gpu: Gpu | None, log: Log) -> Outcome:
     return Outcome("right", "; ".join([values, *waits]), calls)
 
 
+def lack(left: Collection[str]) -> str:
+    """What is not here, devices apart from modules."""
+    modules = [name for name in left if name != GPU]
+    parts = [f"{GPU} is not here"] if GPU in left else []
+    return "; ".join([*parts, *([f"not installed: {', '.join(modules)}"] if modules else [])])
+
+
 def main(svg: Path | None = None) -> int:
     """Runs all and prints them; returns 1 if one by the bridge was not right, and `NONE_RAN` if none ran."""
     say, log = printer(), Log()
@@ -91,7 +100,7 @@ def main(svg: Path | None = None) -> int:
     came: dict[str, Counter[str]] = {"without": Counter(), "with": Counter()}
     left: dict[str, None] = {}
     for case in CASES:
-        missing = case.missing() or (["a GPU"] if case.is_on_a_device and gpu is None else [])
+        missing = [*([GPU] if case.is_on_a_device and gpu is None else []), *case.missing()]
         if missing:
             left |= dict.fromkeys(missing)
             continue
@@ -109,11 +118,11 @@ def main(svg: Path | None = None) -> int:
             svg.write_text(drawing(case.title, sides), encoding="utf-8")
     right, ran = came["with"]["right"], came["with"].total()
     if not ran:
-        say("\n" + wrapped(f"No hand-over ran: {', '.join(left)} not found.", ""), "bold red")
+        say("\n" + wrapped(f"No hand-over ran: {lack(left)}.", ""), "bold red")
         return NONE_RAN
     without = ", ".join(f"{count} {verdict}" for verdict, count in came["without"].items()) or "none"
     all_right = right == ran
     say(f"\nWith the bridge {right} of {ran} right; without it {without}.", "bold green" if all_right else "bold red")
     if left:
-        say(wrapped(f"Not run, as it is not here: what needs {', '.join(left)}.", ""), "")
+        say(wrapped(f"Not all ran: {lack(left)}.", ""), "")
     return 0 if all_right else 1
