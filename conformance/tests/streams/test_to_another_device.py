@@ -548,6 +548,18 @@ def test_a_copy_is_refused_that_nobody_can_make(machine: Machine) -> None:
     check_refusal(refuse(lambda: cd.from_dlpack(nothing, device="cpu"), TypeError), "protocol-missing", None)
 
 
+@pytest.mark.parametrize("make", [np.zeros, lambda shape: cd.view(np.zeros(shape))], ids=["NumPy", "a view"])
+def test_a_device_that_is_not_there_is_told_with_how_many_there_are(make: Callable[[int], Any]) -> None:
+    array = make(3)
+    hint = "this machine has no cuda:9; it has 2 devices"
+    found = refuse(lambda: cd.from_dlpack(array, device="cuda:9"), BufferError)
+    check_refusal(found, "transfer-refused", "device", hint=hint)
+    found = refuse(lambda: cd.to_dlpack(array, dl_device=(2, 9)), BufferError)
+    check_refusal(found, "transfer-refused", "dl_device", hint=hint)
+    found = refuse(lambda: cd.from_dlpack(array, device=(4, 0)), BufferError)
+    check_refusal(found, "transfer-refused", "device", hint="the data is on (1, 0)")
+
+
 def test_what_does_not_copy_names_the_call_that_does(machine: Machine) -> None:
     loose: Any = cd
     array = cai(shape=(8,), data=(machine.device_memory(64), False))

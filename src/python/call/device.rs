@@ -124,17 +124,32 @@ pub(crate) fn gets_to(own: Device, wanted: Device) -> Result<bool, DriverError> 
 #[cold]
 fn transferred(own: Device, wanted: Device) -> Result<Result<Device, String>, DriverError> {
     let Some(device) = own.exported_on(wanted) else {
-        return Ok(Err(format!("the data is on {:?}", own.to_dlpack())));
+        return Ok(Err(lies_on(own)));
     };
     if device == own || device.device_type != DeviceType::CUDA {
         return Ok(Ok(device));
     }
     match detach(|| driver::driver()?.device_count()) {
         Ok(count) if wanted.id < count => Ok(Ok(device)),
-        Ok(count) => Ok(Err(format!("devices of CUDA here: {count}"))),
+        Ok(count) => Ok(Err(not_here(wanted.id, count))),
         Err(error) if error.is_absent() => Ok(Err(error.to_string())),
         Err(error) => Err(error),
     }
+}
+
+/// The hint of a refused device: the one that can be asked for.
+pub(crate) fn lies_on(own: Device) -> String {
+    format!("the data is on {:?}", own.to_dlpack())
+}
+
+/// The hint of a CUDA device that this machine does not have.
+fn not_here(id: i32, count: i32) -> String {
+    let has = match count {
+        0 => "none".to_owned(),
+        1 => "1 device".to_owned(),
+        _ => format!("{count} devices"),
+    };
+    format!("this machine has no cuda:{id}; it has {has}")
 }
 
 /// Reads the id after the colon: digits alone.

@@ -518,12 +518,7 @@ fn offer_of_view<'py>(
     if let Some(wanted) = request.device {
         // By the name of the caller's argument, which `__dlpack__` has another one for.
         let own = view.get().view().device();
-        let device = device::exported(own, wanted, |hint| {
-            let pair = wanted.to_dlpack();
-            let found = format_args!("{pair:?}");
-            let field = Field::Argument("device");
-            Violation::new(Rule::TransferRefused, field, found).with_hint(hint)
-        })?;
+        let device = device::exported(own, wanted, |hint| refused_device(wanted, hint))?;
         let descriptor = view.get().view().descriptor();
         let is_refused = match device {
             _ if device == own => false,
@@ -545,6 +540,14 @@ fn offer_of_view<'py>(
         offer.set_undeclared();
     }
     Ok(offer)
+}
+
+/// Builds the refusal of the argument `device`.
+#[cold]
+fn refused_device(wanted: Device, hint: String) -> Violation {
+    let pair = wanted.to_dlpack();
+    let field = Field::Argument("device");
+    Violation::new(Rule::TransferRefused, field, format_args!("{pair:?}")).with_hint(hint)
 }
 
 /// Returns what the object's interface states about writing; unknown if it has none, or one that cannot be read: that
@@ -596,12 +599,9 @@ fn refused_by_numpy<'py>(
 ) -> PyResult<CaiView> {
     let (mut view, _) = array_interface::import(object, refused, options, AllowCaiOnly::No)?;
     if let Some(device) = request.device.filter(|device| *device != Device::HOST) {
-        let pair = device.to_dlpack();
-        let found = format_args!("{pair:?}");
-        let field = Field::Argument("device");
-        return Err(Violation::new(Rule::TransferRefused, field, found)
-            .with_hint("the data is on (1, 0)")
-            .into());
+        let refused = |hint| refused_device(device, hint);
+        device::exported(Device::HOST, device, refused)?;
+        return Err(refused(device::lies_on(Device::HOST)).into());
     }
     if request.copy == Some(true) {
         view = view.copy_to_host()?;
