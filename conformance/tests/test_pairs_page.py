@@ -56,6 +56,17 @@ def test_a_call_for_which_nobody_waits_is_shown_with_its_order() -> None:
     assert {"cuda.tile", "cutlass.cute", "kvikio", "ucxx", "cuda.compute", "mpi4py", "cudf"} <= seen
 
 
+def test_each_call_names_the_stream_of_a_producer_that_names_none() -> None:
+    """Without it a copy or a consumer could be told "nothing to do", and read what the producer still writes."""
+    text = (ROOT / "docs" / "pairs.md").read_text(encoding="utf-8")
+    unnamed = [part for part in text.split("\n## ") if "\nIt names no stream: " in part]
+    assert len(unnamed) == 9
+    for section in unnamed:
+        for row in ROW.finditer(section):
+            assert "producer_stream=p" in row["call"], row["call"]
+            assert "nothing to do" not in row["told"], row["told"]
+
+
 def test_each_pair_that_is_installed_does_what_the_page_says() -> None:
     page, tried, seen = sections(), doctor.tried(), 0
     for memory, producers in tried.items():
@@ -76,8 +87,11 @@ EVALUATED = """
 import importlib, json, sys
 import cai_dlpack as cd
 from cai_dlpack import _core, doctor
+from cuda.core import Device
 memory, producer, calls = json.loads(sys.argv[1])
-named = {"cd": cd}
+device = Device(0)
+device.set_current()
+named = {"cd": cd, "p": device.create_stream()}  # the producer's
 for name in {"numpy", producer}:
     importlib.import_module(doctor.IMPORTED.get(name, name))
     named[name.partition(".")[0]] = sys.modules[name.partition(".")[0]]

@@ -201,9 +201,28 @@ fn matrix(device_type: DeviceType, flags: Flags) -> Descriptor {
     made.expect("a matrix")
 }
 
-/// Where the data of a producer that names no stream is ready.
-const fn ready(silence: Silence) -> Stream {
-    match silence {
+/// Stands for the stream that a caller names; the page has [`PRODUCERS`] for it.
+const NAMED: u64 = 0x70;
+/// The name of that stream on the page.
+const PRODUCERS: &str = "`p`";
+
+/// The keyword that names the producer's stream, behind the array; empty if the producer names it.
+fn keyword(producer: &Producer) -> String {
+    match producer.call.split_once(", producer_stream=s") {
+        Some((_, rest)) => format!(", producer_stream=p{}", rest.trim_end_matches(')')),
+        None => String::new(),
+    }
+}
+
+/// The view of a producer's array.
+fn view(producer: &Producer) -> String {
+    format!("cd.view(array{})", keyword(producer))
+}
+
+/// Where a producer's data is ready: on the stream that the caller names, if it names none itself.
+fn ready(producer: &Producer) -> Stream {
+    match producer.silence {
+        _ if !keyword(producer).is_empty() => Stream::from_raw(NAMED),
         Silence::Ready => Stream::None,
         _ => Stream::LegacyDefault,
     }
@@ -214,7 +233,7 @@ fn plans(
     to: &'static Partner,
     producer: &Producer,
 ) -> impl Iterator<Item = (DeviceType, HandOver)> {
-    let ready = ready(producer.silence);
+    let ready = ready(producer);
     let flags = |device| match producer.untold {
         _ if producer.read_only.contains(device) => Flags::READ_ONLY,
         None | Some(Mutability::Mutable) => Flags::NONE,
@@ -240,26 +259,32 @@ fn remedy(to: &'static Partner, producer: &Producer) -> Option<Remedy> {
     remedies?.into_iter().next()
 }
 
-/// Returns the line that a user writes. `ordered` is the view to pass to a call that makes no order.
-fn line(to: &'static Partner, remedy: Option<&Remedy>, ordered: Option<&str>) -> String {
+/// Returns the line that a user writes.
+fn line(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> String {
     let has_arrays = to.call.needs().is_none();
+    let (name, keyword, of_array) = (to.name, keyword(producer), view(producer));
+    let ordered = ordered(to, producer);
     // Of the view, or of its copy.
     let ready = |view: &str| match ordered {
         Some(code) => code.replacen('v', view, 1),
         None => view.to_owned(),
     };
-    let of_array = ready("cd.view(array)");
+    // The view that is presented otherwise, or the copy.
+    let changed = |argument: &str| {
+        let view = argument.replacen("(v", &format!("({of_array}"), 1);
+        ready(&view.replacen("v.", &format!("{of_array}."), 1))
+    };
     match remedy {
-        None if has_arrays && ordered.is_none() => format!("`cd.to(array, \"{}\")`", to.name),
-        None if has_arrays => format!("`cd.to({of_array}, \"{}\")`", to.name),
-        None => of_view(to.call.code, &of_array),
+        None if has_arrays && ordered.is_none() => format!("`cd.to(array, \"{name}\"{keyword})`"),
+        None if has_arrays => format!("`cd.to({}, \"{name}\")`", ready(&of_array)),
+        None => of_view(to.call.code, &ready(&of_array)),
         Some(remedy) => match remedy.argument {
-            Some(argument) if has_arrays => of_argument(to, argument, ready),
-            Some(argument) => {
-                let changed = of_argument_alone(argument, ready);
-                of_view(to.call.code, &changed)
-            }
-            None => of_view(&remedy.code, "cd.view(array)"),
+            Some(argument) if has_arrays => match argument.strip_prefix("cd.view(v, ") {
+                Some(keywords) => format!("`cd.to(array, \"{name}\"{keyword}, {keywords}`"),
+                None => format!("`cd.to({}, \"{name}\")`", changed(argument)),
+            },
+            Some(argument) => of_view(to.call.code, &changed(argument)),
+            None => of_view(&remedy.code, &of_array),
         },
     }
 }
@@ -288,7 +313,7 @@ fn launch(to: &'static Partner, producer: &Producer) -> Option<[String; 4]> {
     let happens = launch.waits.name().to_owned();
     Some([
         kernel,
-        of_view(launch.code, "cd.view(array)"),
+        of_view(launch.code, &view(producer)),
         happens,
         String::new(),
     ])
@@ -297,27 +322,6 @@ fn launch(to: &'static Partner, producer: &Producer) -> Option<[String; 4]> {
 /// The call of a view that is made for it.
 fn of_view(code: &str, view: &str) -> String {
     format!("`{}`", code.replace("(v", &format!("({view}")))
-}
-
-/// The call for an array that has to be presented otherwise, or copied.
-fn of_argument(to: &'static Partner, argument: &str, ready: impl Fn(&str) -> String) -> String {
-    let name = to.name;
-    match argument.strip_prefix("cd.view(v, ") {
-        Some(keywords) => format!("`cd.to(array, \"{name}\", {keywords}`"),
-        None => format!(
-            "`cd.to({}, \"{name}\")`",
-            of_argument_alone(argument, ready)
-        ),
-    }
-}
-
-/// The view that is presented otherwise, or the copy.
-fn of_argument_alone(argument: &str, ready: impl Fn(&str) -> String) -> String {
-    ready(
-        &argument
-            .replacen("(v", "(cd.view(array)", 1)
-            .replacen("v.", "cd.view(array).", 1),
-    )
 }
 
 /// Tells who waits in an order that the caller makes.
@@ -343,7 +347,7 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
             (None, _) if device == DeviceType::CPU => "nobody has to wait".to_owned(),
             (None, _) => match (&plan.order, plan.call.ordered()) {
                 (Order::Unordered { .. } | Order::PassedOn { .. }, Some(ordered)) => {
-                    in_order(ordered, ready(producer.silence))
+                    in_order(ordered, ready(producer))
                 }
                 (order, _) => order.to_string(),
             },
@@ -352,7 +356,8 @@ fn told(to: &'static Partner, producer: &Producer, remedy: Option<&Remedy>) -> S
             Some(_) => format!("{what}; not every build takes it"),
             None => what,
         };
-        (device, what)
+        let named = Stream::from_raw(NAMED).to_string();
+        (device, what.replace(&named, PRODUCERS))
     });
     let mut told: Vec<_> = told.collect();
     told.dedup_by(|(_, second), (_, first)| first == second);
@@ -371,11 +376,14 @@ fn pairs() -> String {
     let mut text = String::new();
     for (from, producer) in each_producer() {
         let _ = writeln!(text, "\n## I have an array of {}\n", from.title);
-        let by = producer.call.trim_start_matches("cd.view");
-        if by.contains("producer_stream") {
+        if !keyword(producer).is_empty() {
+            let of_host = match producer.devices.contains(&DeviceType::CPU) {
+                true => "; for memory of the CPU, which has none, leave `producer_stream=` out",
+                false => "",
+            };
             let _ = writeln!(
                 text,
-                "It names no stream: pass `producer_stream=` to `cd.to` or `cd.view`, too.\n"
+                "It names no stream: {PRODUCERS} is the one that its work is pending on{of_host}.\n"
             );
         }
         let others = PARTNERS.iter().filter(|to| to.name != from.name);
@@ -385,7 +393,7 @@ fn pairs() -> String {
             let remedy = remedy(to, producer);
             let call = [
                 to.title.to_owned(),
-                line(to, remedy.as_ref(), ordered(to, producer)),
+                line(to, producer, remedy.as_ref()),
                 told(to, producer, remedy.as_ref()),
                 lost.join("; "),
             ];
