@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -25,7 +26,8 @@ from cuda.core.utils import StridedMemoryView
 
 from conformance.tests import hostile
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, interface
-from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.interpreter import needs
+from conformance.tests.interpreter.process import ROOT, on_the_simulator
 from conformance.tests.simulated.machine import Machine
 
 LOGGER = logging.getLogger("cai_dlpack")
@@ -84,11 +86,18 @@ def array(machine: Machine, **changes: Any) -> Cai:
 SHAPE = {"shape": "(2, 3)", "dtype": "float32"}
 
 
+def consumed(view: cd.CaiView, stream: int) -> None:
+    with view.consume(stream):
+        pass
+
+
 def conversions(machine: Machine) -> dict[str, tuple[Callable[[], object], dict[str, str]]]:
     """Label -> a conversion, and what its line must tell."""
     given, host = array(machine), np.zeros((2, 3), "f4")
     producer = machine.stream()
     pending, view = array(machine, stream=producer), cd.view(given)
+    late, consumer = cd.view(pending), machine.stream()
+    handle = f"{consumer:#x}"
     capsule, table = cd.to_dlpack(host), exchange.Producer()
     by_table = exchange.make_type(exchange.capsule(exchange.table(table)), table)()
     on_device = {**SHAPE, "device": "(2, 0)"}
@@ -117,6 +126,14 @@ def conversions(machine: Machine) -> dict[str, tuple[Callable[[], object], dict[
             {"function": "__cuda_array_interface__", **of_view, **on_device},
         ),
         "on": (lambda: cd.view(pending).on(2), {"function": "on", "stream": "2 (per-thread)", "requested": "2"}),
+        "handle": (lambda: late.on(consumer), {"function": "on", "stream": handle, "requested": handle}),
+        "synchronize": (late.synchronize, {"function": "synchronize", "stream": "None"}),
+        "wait": (lambda: asyncio.run(late.wait()), {"function": "wait", **of_view, "stream": f"{producer:#x}"}),
+        "block": (lambda: consumed(late, consumer), {"function": "__exit__", **of_view, "requested": handle}),
+        "join": (
+            lambda: cd.join([late, pending, producer], on=consumer),
+            {"function": "join", "requested": handle, "made": "list"},
+        ),
         "to": (lambda: cd.to(host, np), {"function": "to", "route": "dlpack", **on_host, "made": "numpy.ndarray"}),
         "table": (
             lambda: cd.to(given, StridedMemoryView),
@@ -128,7 +145,8 @@ def conversions(machine: Machine) -> dict[str, tuple[Callable[[], object], dict[
 
 LABELS = [
     *("cai", "pending", "named", "dlpack", "from", "interface", "exchange", "capsule", "again", "fast capsule"),
-    *("slow capsule", "export", "dict", "attribute", "on", "to", "table", "masked"),
+    *("slow capsule", "export", "dict", "attribute", "on", "handle", "synchronize", "wait", "block", "join", "to"),
+    *("table", "masked"),
 ]
 
 
@@ -144,8 +162,30 @@ def test_a_line_tells_what_was_done(label: str, machine: Machine) -> None:
     assert expected.items() <= found.items(), lines
     assert ",".join(machine.names()) == ",".join(calls for line in lines for calls in calls_of(line))
     assert re.fullmatch(r"\d+\.\dus", found["time"])
-    # The line before is of the consumer's call of `__dlpack__`, or of the view.
-    assert len(lines) == (2 if label in {"to", "on"} else 1), lines
+    # The line before is of the consumer's call of `__dlpack__`, of the view, or of the block's begin.
+    assert len(lines) == (2 if label in {"to", "on", "block"} else 1), lines
+
+
+def test_a_block_has_a_line_at_each_end(machine: Machine) -> None:
+    producer, consumer = machine.stream(), machine.stream()
+    view = cd.view(array(machine, stream=producer))
+
+    async def awaited() -> None:
+        async with view.consume(consumer):
+            pass
+
+    machine.clear()
+    with logged() as lines:
+        consumed(view, consumer)
+        asyncio.run(awaited())
+        refused = raised(lambda: consumed(view, 7))  # no stream
+    found = [read(line) for line in lines]
+    assert [line["function"] for line in found[:4]] == ["__enter__", "__exit__", "__aenter__", "__aexit__"]
+    assert {line["requested"] for line in found[:4]} == {f"{consumer:#x}"}
+    assert found[0]["stream"] == f"{consumer:#x}" and found[1]["stream"] == f"{producer:#x}"
+    assert all("made" not in line for line in found)
+    assert found[4]["function"] == "__enter__" and found[4]["raised"].endswith(type(refused).__name__)
+    assert ",".join(machine.names()) == ",".join(calls for line in lines for calls in calls_of(line))
 
 
 REFUSED: dict[str, tuple[Callable[[Any], object], object]] = {
@@ -259,9 +299,11 @@ def test_the_table_writes_its_line_with_the_next() -> None:
         cd.view(view)
     assert isinstance(refused, BufferError)
     table, buffer, borrowed, last = map(read, lines)
-    assert table["function"] == "managed_tensor_from_py_object_no_sync" and SHAPE.items() <= table.items()
+    of_view = {"producer": "cai_dlpack.CaiView", "route": "view"}
+    assert table["function"] == "managed_tensor_from_py_object_no_sync"
+    assert {**SHAPE, **of_view}.items() <= table.items() and of_view.items() <= buffer.items()
     assert buffer["function"] == "__buffer__" and last["function"] == "view"
-    assert borrowed["refused"] == "[read-only-writer]"
+    assert borrowed["refused"] == "[read-only-writer]" and borrowed["producer"] == of_view["producer"]
 
 
 # --- loggers that do what they may -------------------------------------------------------------------------
@@ -403,6 +445,18 @@ def test_the_environment_traces_a_process(value: str, before: str, writes: list[
     found = lines_of(done.stderr)
     assert len(found) == len(writes), done.stderr
     assert all(line.startswith(start) for line, start in zip(found, writes, strict=True)), found
+
+
+@needs.numba_cuda
+def test_the_line_of_the_page_is_written(machine: Machine) -> None:
+    import numba.cuda
+
+    given = numba.cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with logged() as lines:
+        cd.to_dlpack(given, stream=-1)
+    page = (ROOT / "docs" / "python.md").read_text("utf-8").replace(" \\\n   ", "")
+    (shown,) = re.findall(r"^to_dlpack: .*$", page, re.MULTILINE)
+    assert {**read(shown), "time": ""} == {**read(lines[0]), "time": ""}
 
 
 def test_a_wrong_environment_is_refused_at_the_import() -> None:

@@ -510,8 +510,8 @@ impl Driver for Cuda {
     }
 
     fn primary_context_active(&self, ordinal: i32) -> Result<bool, DriverError> {
-        let call = self.functions.primary_state()?;
         let device = self.device(ordinal)?;
+        let call = self.functions.primary_state()?;
         let (mut flags, mut active) = (0, 0);
         // SAFETY: writes two integers to live locals; the device is one that the driver gave.
         let code = unsafe { call(device, &mut flags, &mut active) };
@@ -520,8 +520,8 @@ impl Driver for Cuda {
     }
 
     fn primary_context_retain(&self, ordinal: i32) -> Result<Context, DriverError> {
-        let call = self.functions.primary_retain()?;
         let device = self.device(ordinal)?;
+        let call = self.functions.primary_retain()?;
         let mut context = ptr::null_mut();
         // SAFETY: writes one handle to a live local; the device is one that the driver gave.
         check("cuDevicePrimaryCtxRetain", unsafe {
@@ -531,8 +531,8 @@ impl Driver for Cuda {
     }
 
     fn primary_context_release(&self, ordinal: i32) -> Result<(), DriverError> {
-        let call = self.functions.primary_release()?;
         let device = self.device(ordinal)?;
+        let call = self.functions.primary_release()?;
         // SAFETY: the device is one that the driver gave.
         check("cuDevicePrimaryCtxRelease", unsafe { call(device) })
     }
@@ -605,8 +605,8 @@ impl Driver for Cuda {
     }
 
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError> {
-        let call = self.functions.stream_synchronize()?;
         let _relaxed = Relaxed::new(self)?;
+        let call = self.functions.stream_synchronize()?;
         // SAFETY: the stream is a handle that its holder vouches for.
         check("cuStreamSynchronize", unsafe {
             call(stream_handle(stream))
@@ -620,8 +620,8 @@ impl Driver for Cuda {
     }
 
     fn concurrent_managed_access(&self, ordinal: i32) -> Result<bool, DriverError> {
-        let call = self.functions.device_attribute()?;
         let device = self.device(ordinal)?;
+        let call = self.functions.device_attribute()?;
         let mut value = 0;
         // SAFETY: writes one int to a live local; the device is one that the driver gave.
         let code = unsafe { call(&mut value, CONCURRENT_MANAGED_ACCESS, device) };

@@ -16,7 +16,9 @@ use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::tracing::Tracer;
 use crate::python::import::object;
+use crate::python::trace::trace;
 use crate::view::with_driver;
 
 signature! {
@@ -48,6 +50,8 @@ signature! {
 }
 
 impl Function for Join {
+    const TRACER: Option<Tracer> = Some(trace);
+
     fn call<'py>(
         _: Borrowed<'_, 'py, PyAny>,
         arguments: Self::Arguments<'_, 'py>,

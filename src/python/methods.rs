@@ -22,7 +22,7 @@ use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::fields;
 use crate::python::shown;
-use crate::python::trace::{QuietCall, trace};
+use crate::python::trace::{Origin, QuietCall, trace};
 use crate::view::Transfer;
 
 entries! {
@@ -201,7 +201,7 @@ impl PyCaiView {
             buffer::array_interface(py, self)
         };
         let dict = read();
-        call.end("__array_interface__", dict.is_ok().then(|| self.view()));
+        call.end("__array_interface__", Origin::View, dict.is_ok().then(|| self.view()));
         dict
     }
 
@@ -214,7 +214,7 @@ impl PyCaiView {
         let call = QuietCall::begin(slf.py());
         // SAFETY: CPython passes a buffer that is valid for writes.
         let filled = unsafe { buffer::get_buffer(slf, buffer, flags) };
-        call.end("__buffer__", filled.is_ok().then(|| slf.get().view()));
+        call.end("__buffer__", Origin::View, filled.is_ok().then(|| slf.get().view()));
         filled
     }
 

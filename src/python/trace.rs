@@ -6,8 +6,8 @@
 //! view: producer=Array refused=[typestr-syntax] calls=none time=5.0us
 //! ```
 //! A function that converts declares [`trace`] as its `TRACER`, by which [`fastcall`](crate::python::cpython::fastcall)
-//! calls it while anything is traced; an attribute as well ([`getter`](crate::python::cpython::getter)). What C code calls
-//! without a moment for Python code is a [`QuietCall`].
+//! calls it while anything is traced; an attribute as well ([`getter`](crate::python::cpython::getter)). A method of PyO3's
+//! calls [`traced`]. What C code calls without a moment for Python code is a [`QuietCall`].
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use crate::driver::Noting;
 use crate::python::call::policy;
 use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::fastcall;
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::tracing;
 use crate::python::cpython::tracing::{Called, Marking, Marks, Range};
@@ -69,6 +70,37 @@ pub(crate) fn trace(
     result
 }
 
+/// Runs the body of a method of PyO3's, which writes its line as a declared function does.
+#[inline]
+pub(crate) fn traced<'py>(
+    py: Python<'py>,
+    called: Called<'_, 'py>,
+    body: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match tracing::may_trace() {
+        true => traced_here(py, called, body),
+        false => body(),
+    }
+}
+
+#[cold]
+fn traced_here<'py>(
+    py: Python<'py>,
+    called: Called<'_, 'py>,
+    body: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut body = Some(body);
+    let made = trace(py, called, &mut || match body
+        .take()
+        .map_or_else(|| Ok(py.None().into_bound(py)), |body| body())
+    {
+        Ok(made) => made.into_ptr(),
+        Err(error) => fastcall::raise(py, error),
+    });
+    // SAFETY: what the closure has returned: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }
+}
+
 /// Writes what every line ends with.
 fn ended(mut line: String, calls: &[&'static str], took: Duration) -> String {
     let calls = match calls {
@@ -98,9 +130,11 @@ fn facts(called: &Called<'_, '_>, marks: Marks, made: &Bound<'_, PyAny>) -> Stri
         let view = array.cast::<PyCaiView>().ok()?;
         Some(array_of(view.get().view()))
     });
-    let route = match source {
-        Some(_) => Some("view"),
-        None => marks.route.or_else(|| route(called)),
+    let route = match (&source, called.array) {
+        (Some(_), _) => Some("view"),
+        (None, Some(_)) => marks.route.or_else(|| route(called)),
+        // Of several arrays.
+        (None, None) => None,
     };
     // Of `split_masked`, the values.
     let first = made.cast::<PyTuple>().ok();
@@ -119,12 +153,20 @@ fn facts(called: &Called<'_, '_>, marks: Marks, made: &Bound<'_, PyAny>) -> Stri
         line += &array;
     }
     if let Some(stream) = called.stream {
-        let _ = write!(line, " requested={}", repr(&stream));
+        let _ = write!(line, " requested={}", requested(&stream));
     }
-    if is_view.is_none() {
+    if is_view.is_none() && !made.is_none() {
         let _ = write!(line, " made={}", type_name(made));
     }
     line
+}
+
+/// Returns a stream as the caller has named it; a handle as [`shown::stream_name`] has it.
+fn requested(stream: &Bound<'_, PyAny>) -> String {
+    match stream.extract::<u64>() {
+        Ok(handle) if handle > 2 => format!("{handle:#x}"),
+        _ => repr(stream),
+    }
 }
 
 /// Returns the route of an import that has marked none.
@@ -189,20 +231,44 @@ impl QuietCall {
 
     /// Keeps the line of the call; `view` is what it has handed over, or `None` if it has failed.
     #[inline(always)]
-    pub(crate) fn end(self, name: &str, view: Option<&CaiView>) {
+    pub(crate) fn end(self, name: &str, origin: Origin, view: Option<&CaiView>) {
         if let Self(Some(begun)) = self {
-            keep(&begun, name, view);
+            keep(&begun, name, origin, view);
+        }
+    }
+}
+
+/// What a [`QuietCall`] hands over.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    View,
+    /// The tensor of another library.
+    Tensor,
+}
+
+impl Origin {
+    /// The producer, which runs no Python code to be told, and the route.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::View => ("cai_dlpack.CaiView", "view"),
+            Self::Tensor => ("DLManagedTensorVersioned", "exchange"),
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn keep((marking, noting, start): &(Marking, Noting, Instant), name: &str, view: Option<&CaiView>) {
+fn keep(
+    (marking, noting, start): &(Marking, Noting, Instant),
+    name: &str,
+    origin: Origin,
+    view: Option<&CaiView>,
+) {
     let took = start.elapsed();
-    let mut line = format!("{name}:");
+    let (producer, route) = origin.names();
+    let mut line = format!("{name}: producer={producer}");
     line += &match (view, marking.take().rule) {
-        (Some(view), _) => array_of(view),
+        (Some(view), _) => format!(" route={route}{}", array_of(view)),
         (None, Some(rule)) => format!(" refused=[{rule}]"),
         (None, None) => " raised".to_owned(),
     };

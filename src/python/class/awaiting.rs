@@ -18,6 +18,8 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_str};
 use crate::python::cpython::source;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::tracing::Called;
+use crate::python::trace::traced;
 use crate::view::detach;
 
 /// The pause between two questions is doubled from 50 microseconds up to 5 milliseconds.
@@ -45,6 +47,9 @@ pub(crate) trait Awaitable: Send + Sync {
     /// # Errors
     /// Those of the coroutine.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+
+    /// The view and the stream, for the line of the trace.
+    fn called<'a, 'py>(&'a self, py: Python<'py>) -> Called<'a, 'py>;
 
     /// Shows the collector the objects that it holds.
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
@@ -104,19 +109,21 @@ impl Awaited {
         let mut place = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut place, wait)
     }
-}
 
-entries! {
-impl Awaited {
-    /// Begins the wait, at first, and returns whether it is over.
-    fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        let wait = match self.replace(Wait::Over) {
-            Wait::NotBegun => self.work.begin(py)?.map_or(Wait::Over, Wait::Pending),
-            begun => begun,
-        };
-        let Wait::Pending(pending) = wait else {
-            return Ok(true);
-        };
+    /// The first step, which is the one that is traced.
+    fn begin(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut is_over = true;
+        traced(py, self.work.called(py), || {
+            if let Some(pending) = self.work.begin(py)? {
+                is_over = self.ask(pending)?;
+            }
+            Ok(py.None().into_bound(py))
+        })?;
+        Ok(is_over)
+    }
+
+    /// Asks the driver, and keeps a wait that is not over.
+    fn ask(&self, pending: Pending) -> PyResult<bool> {
         let (pending, is_over) = detach(|| {
             let is_over = pending.is_over();
             ((is_over == Ok(false)).then_some(pending), is_over)
@@ -125,6 +132,18 @@ impl Awaited {
             self.replace(Wait::Pending(pending));
         }
         Ok(is_over?)
+    }
+}
+
+entries! {
+impl Awaited {
+    /// Begins the wait, at first, and returns whether it is over.
+    fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.replace(Wait::Over) {
+            Wait::NotBegun => self.begin(py),
+            Wait::Pending(pending) => self.ask(pending),
+            Wait::Over => Ok(true),
+        }
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

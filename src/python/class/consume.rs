@@ -1,5 +1,6 @@
 //! The context manager of `CaiView.consume`, which makes the return edge at the end of the block.
 
+use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -17,8 +18,10 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::new::new_str;
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
+use crate::python::cpython::tracing::Called;
 use crate::python::cpython::warn::{self, Warning};
 use crate::python::shown;
+use crate::python::trace::traced;
 use crate::view::{ConsumeGuard, Consumer, Dropped};
 
 /// The context manager that `CaiView.consume` returns, for `with` and `async with`.
@@ -67,6 +70,15 @@ impl PyConsume {
             stream_object: object,
             open: Mutex::default(),
         })
+    }
+
+    /// A method of the block, for the line of the trace.
+    fn called<'a, 'py>(&'a self, py: Python<'py>, name: &'static CStr) -> Called<'a, 'py> {
+        Called {
+            name,
+            array: Some(self.view.as_any().bind_borrowed(py)),
+            stream: Some(self.stream_object.bind_borrowed(py)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(ConsumeGuard, Scope)>> {
@@ -133,25 +145,31 @@ fn already_open() -> PyErr {
 
 entries! {
 impl PyConsume {
-    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyCaiView>> {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
-        let view = this.view.get();
-        this.check_not_open()?;
-        view.prepare()?;
-        let (policy, stream) = (policy::policy(py)?, this.stream);
-        let guard = view.view().consume_with(stream, policy)?;
-        this.begin(py, guard)
+        traced(py, this.called(py, c"__enter__"), || {
+            let view = this.view.get();
+            this.check_not_open()?;
+            view.prepare()?;
+            let (policy, stream) = (policy::policy(py)?, this.stream);
+            let guard = view.view().consume_with(stream, policy)?;
+            Ok(this.begin(py, guard)?.into_any())
+        })
     }
 
     fn __exit__(
         &self,
-        _kind: &Bound<'_, PyAny>,
+        kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        if let Some(guard) = self.end() {
-            guard.finish()?;
-        }
+        let py = kind.py();
+        traced(py, self.called(py, c"__exit__"), || {
+            if let Some(guard) = self.end() {
+                guard.finish()?;
+            }
+            Ok(py.None().into_bound(py))
+        })?;
         Ok(false)
     }
 
@@ -218,6 +236,10 @@ impl Awaitable for Entering {
         Ok(block.begin(py, guard)?.into_any().unbind())
     }
 
+    fn called<'a, 'py>(&'a self, py: Python<'py>) -> Called<'a, 'py> {
+        self.block.get().called(py, c"__aenter__")
+    }
+
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.block)
     }
@@ -237,6 +259,10 @@ impl Awaitable for Leaving {
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(py.None())
+    }
+
+    fn called<'a, 'py>(&'a self, py: Python<'py>) -> Called<'a, 'py> {
+        self.0.get().called(py, c"__aexit__")
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

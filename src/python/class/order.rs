@@ -8,6 +8,7 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::python::class::awaiting::Awaitable;
 use crate::python::class::beside::kept;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::tracing::Called;
 
 impl PyCaiView {
     /// Returns a view that is ready on `stream`, which waits for the data already; the view itself if it is ready
@@ -59,6 +60,14 @@ impl Awaitable for Waited {
         }
         let waited = PyCaiView::moved(view, Stream::None, None)?.into_object(py)?;
         Ok(waited.into_any().unbind())
+    }
+
+    fn called<'a, 'py>(&'a self, py: Python<'py>) -> Called<'a, 'py> {
+        Called {
+            name: c"wait",
+            array: Some(self.0.as_any().bind_borrowed(py)),
+            stream: None,
+        }
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -61,7 +61,7 @@ impl Drop for Reason {
 pub(crate) struct Called<'a, 'py> {
     /// The function's name.
     pub(crate) name: &'static CStr,
-    /// The array: the first argument, or the object of a method.
+    /// The array: the first argument, or the object of a method; `None` for a function of several.
     pub(crate) array: Option<Borrowed<'a, 'py, PyAny>>,
     /// The stream that the caller names.
     pub(crate) stream: Option<Borrowed<'a, 'py, PyAny>>,

@@ -36,7 +36,7 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::{gil, panic, release, thread_exit};
 use crate::python::exchange_table::NAME;
-use crate::python::trace::QuietCall;
+use crate::python::trace::{Origin, QuietCall};
 use crate::view;
 use crate::view::{CaiView, build, read_tensor};
 
@@ -109,7 +109,11 @@ unsafe extern "C" fn from_object(
         let call = QuietCall::begin(py);
         let tensor = owning(view);
         let handed = tensor.is_ok().then(|| view.get().view());
-        call.end("managed_tensor_from_py_object_no_sync", handed);
+        call.end(
+            "managed_tensor_from_py_object_no_sync",
+            Origin::View,
+            handed,
+        );
         let tensor = tensor?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor.as_ptr()) };
@@ -126,7 +130,7 @@ unsafe extern "C" fn borrow(object: *mut c_void, out: *mut DLTensor) -> c_int {
         let call = QuietCall::begin(py);
         let tensor = borrowed(view);
         let handed = tensor.is_ok().then(|| view.get().view());
-        call.end("dltensor_from_py_object_no_sync", handed);
+        call.end("dltensor_from_py_object_no_sync", Origin::View, handed);
         let tensor = tensor?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(tensor) };
@@ -145,7 +149,7 @@ unsafe extern "C" fn to_object(
         // SAFETY: DLPack 1.3: an initialised tensor, whose "ownership [...] is stolen".
         let view = unsafe { adopt(py, tensor) };
         let made = view.as_ref().ok().map(|view| view.get().view());
-        call.end("managed_tensor_to_py_object_no_sync", made);
+        call.end("managed_tensor_to_py_object_no_sync", Origin::Tensor, made);
         let view = view?;
         // SAFETY: DLPack 1.3: `out` is valid for a write.
         unsafe { out.write(view.into_ptr().cast()) };

@@ -228,9 +228,10 @@ unsafe fn traced<F: Function>(
         name: F::NAME,
         array: match F::POSITIONAL.first() {
             Some(first) if first.name == "obj" => vector.first(),
-            _ => Some(object),
+            // Of a method; a function of several arrays has the module.
+            _ => (!object.is_instance_of::<PyModule>()).then_some(object),
         },
-        stream: vector.named::<F>("stream"),
+        stream: (vector.named::<F>("stream")).or_else(|| vector.named::<F>("on")),
     };
     let result = catch_unwind(AssertUnwindSafe(|| tracer(py, called, &mut call)));
     result.unwrap_or_else(|payload| raise(py, panic::caught(&*payload)))
