@@ -13,10 +13,13 @@ import cai_dlpack as cd
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm_ffi
 from cai_conformance import abi, exchange
 from cai_dlpack import _core
+from cuda.core.utils import StridedMemoryView
 
 from conformance.tests.doubles.producers import Dlpack
+from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine
 
 
@@ -223,6 +226,46 @@ def test_memory_of_the_host_is_told_by_the_call_that_reads_it(to: str, machine: 
     strided = cd.explain(np.zeros((4, 4))[:, ::2], to=to)
     assert strided.refused is not None and any("copy=True" in remedy for remedy in strided.remedies)
     assert "without a buffer format" in (cd.explain(np.zeros(3, ml_dtypes.bfloat16), to=to).refused or "")
+
+
+@pytest.mark.parametrize("to", ["torch", "cupy"])
+def test_a_call_that_ignores_streams_is_no_remedy_for_one_that_does_not_exist(to: str, machine: Machine) -> None:
+    pending = array(data=(machine.device_memory(64), False), stream=machine.stream())
+    refused = cd.explain(pending, to=to, stream=7)
+    assert refused.refused is not None and refused.refused.endswith("does not exist, any more or in this context")
+    assert refused.remedies == ()
+    # For what the call refuses by the table it is one.
+    assert cd.explain(pending, to=to, stream=machine.stream()).refused is None
+
+
+@pytest.mark.parametrize("to", ["mpi4py", "pycuda", "ucxx", "tvm_ffi", "cudf"])
+def test_no_view_is_to_be_ordered_if_the_data_is_ready(to: str, machine: Machine) -> None:
+    device = machine.device_memory(64)
+    pending = array(data=(device, False), stream=machine.stream())
+    ready = cd.view(array(data=(device, False)))
+    assert "pass v." in str(cd.explain(pending, to=to))
+    assert "pass v." not in str(cd.explain(ready, to=to)) and "advice" not in str(cd.explain(ready, to=to))
+    assert "advice      hold the view until the kernel is done" in str(cd.explain(ready, to="cutile"))
+    assert "pass -1" in str(cd.explain(np.zeros(3), to="cuda.core"))
+
+
+@pytest.mark.parametrize("library", [np, np.ndarray, tvm_ffi, tvm_ffi.Tensor, StridedMemoryView], ids=repr)
+def test_a_library_is_named_by_its_module_or_its_class_as_for_to(library: Any) -> None:
+    given = np.zeros(3)
+    named = {np: "numpy", np.ndarray: "numpy", StridedMemoryView: "cuda.core"}.get(library, "tvm_ffi")
+    assert str(cd.explain(given, to=library)) == str(cd.explain(given, to=named))
+    assert cd.explain(given, to=cd.CaiView).call is None
+
+
+@pytest.mark.parametrize(
+    "library, kind",
+    [(3, TypeError), (object(), TypeError), (int, ValueError), (cd, ValueError), ("torhc", ValueError)],
+)
+def test_what_names_no_library_is_refused_as_by_to(library: Any, kind: type[Exception]) -> None:
+    by_explain = refuse(lambda: cd.explain(np.zeros(3), to=library), kind)
+    by_to = refuse(lambda: cd.to(np.zeros(3), library), kind)
+    assert by_explain.rule == by_to.rule
+    assert by_explain.message == by_to.message.replace("argument 'library'", "argument 'to'")
 
 
 def test_an_unknown_consumer_is_refused_by_name() -> None:

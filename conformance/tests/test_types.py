@@ -49,6 +49,8 @@ cd.view({"shape": (3,)}, owner=array)
 assert_type(cd.to_dlpack(array, stream=1), CapsuleType)
 cd.to(array, "torch", stream=Stream())
 assert_type(memoryview(v)[0], int)
+cd.explain(array, to=np)
+cd.explain(array, to=np.ndarray)
 
 def takes(array: cd.typing.ArrayLike, stream: cd.typing.StreamLike) -> cd.Explanation:
     return cd.explain(array, to="torch", stream=stream)
@@ -81,6 +83,7 @@ REFUSED = [
     "cd.to_dlpack((1, 2))",
     "cd.split_masked(1.5)",
     "cd.to(3, 'numpy')",
+    "cd.explain(array, to=3)",
     "cd.view(array, dtype=3)",
     "cd.view(array, device_id=1.5)",
     "cd.view(array, producer_stream='x')",

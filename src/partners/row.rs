@@ -232,6 +232,14 @@ impl Call {
         }
     }
 
+    /// What the caller does about an array, as [`advice`](Self::advice) has it; of data that is ready no view is ordered.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn advice_for(&self, is_ready: bool) -> String {
+        let helps = |part: &&str| !is_ready || !part.contains("`v.");
+        let parts: Vec<_> = self.advice.split("; ").filter(helps).collect();
+        parts.join("; ")
+    }
+
     /// Who waits, and by which setting nobody does.
     pub(crate) fn who_waits(&self) -> String {
         let waits = self.waits.name();

@@ -1143,7 +1143,7 @@ pub static PARTNERS: &[Partner] = &[
         array: None,
         call: Call {
             devices: &[CUDA],
-            advice: "pass `v.on(s)` of the launch's stream, and hold it until the kernel is done",
+            advice: "pass `v.on(s)` of the launch's stream; hold the view until the kernel is done",
             refuses: &[ReadOnly, SubByte, Lanes],
             own: "kernel",
             ..call(

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyModule, PyString, PyType};
 
 use crate::partners;
 use crate::partners::{Call, PARTNERS, Partner, Refuses, Waits};
@@ -10,22 +10,34 @@ use crate::protocol::device::Device;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::text;
 use crate::python::cpython::int::repr;
+use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_str;
 use crate::python::cpython::{getattr, release};
 
-/// Finds the partner of a name, a title or an alias.
+/// Finds the partner that an argument names: by its name, title or alias, by its module, or by a class of its arrays.
 ///
 /// # Errors
-/// `argument-type` for anything but a str, where `wanted` completes "must be"; `argument-value` for a name that no
-/// partner has.
-pub(crate) fn named(
-    name: &Bound<'_, PyAny>,
-    argument: &'static str,
-    wanted: &str,
-) -> PyResult<&'static Partner> {
-    let text = text(name, argument, wanted)?;
-    let partner = text.and_then(|text| partners::find(&text));
-    partner.ok_or_else(|| unknown(name, argument).into())
+/// `argument-type` for anything else; `argument-value` for what no partner has.
+pub(crate) fn of(library: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<&'static Partner> {
+    let partner = if let Ok(class) = library.cast::<PyType>() {
+        of_class(class)?
+    } else if let Ok(module) = library.cast::<PyModule>() {
+        partners::of_module(&module.name()?.to_string_lossy())
+    } else {
+        let name = text(library, argument, "a library: its name, module or class")?;
+        name.and_then(|name| partners::find(&name))
+    };
+    partner.ok_or_else(|| unknown(library, argument).into())
+}
+
+/// Finds the partner in whose modules a class is.
+///
+/// # Errors
+/// What the class raises.
+pub(crate) fn of_class(class: &Bound<'_, PyType>) -> PyResult<Option<&'static Partner>> {
+    let module = class.getattr(&names(class.py()).module)?;
+    let module = module.cast::<PyString>().ok();
+    Ok(module.and_then(|name| partners::of_module(&name.to_string_lossy())))
 }
 
 /// Builds the refusal of a library that the table of partners does not have.

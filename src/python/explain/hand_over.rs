@@ -197,7 +197,13 @@ pub(super) fn refuse(
     found: &mut Explanation,
 ) {
     let unanswered = RefCell::new(None);
+    let preferred = partner.call_of(view.view().device());
+    let wrong_stream = consumer.and_then(|consumer| consumer.wrong_stream(preferred));
     let exports = |call: &Call, array: &Descriptor| {
+        // That a call looks at no stream is no remedy for one that does not exist.
+        if let (Some(wrong), false) = (&wrong_stream, call.code == preferred.code) {
+            return Some(wrong.clone());
+        }
         if let Err(refused) = library::check_build(py, partner, call, array.device()) {
             return Some(refused.to_string());
         }
@@ -416,6 +422,16 @@ impl<'v> Consumer<'v> {
             self.policy,
             decide,
         )
+    }
+
+    /// Why there is no order in a call, if it is the fault of the stream that the caller has named.
+    fn wrong_stream(&self, call: &Call) -> Option<String> {
+        let unnamed = Self {
+            stream: None,
+            ..*self
+        };
+        let refused = self.order(call).err()?;
+        (self.stream.is_some() && unnamed.order(call).is_ok()).then(|| refused.to_string())
     }
 
     fn decide(&self, request: Request, policy: SyncPolicy) -> Result<Order, Error> {

@@ -33,6 +33,7 @@ use crate::python::cpython::release;
 use crate::python::cpython::text::as_tuple;
 use crate::python::import::trial;
 use crate::python::import::trial::{End, Trial};
+use crate::python::to::is_our_class;
 pub(crate) use explanation::Explanation;
 use explanation::sentence;
 use hand_over::Given;
@@ -59,9 +60,9 @@ with_options! {
         /// Any array that `view` takes.
         obj: "object",
     ] (
-        /// The consumer's library by any of its names, such as "torch" or "pytorch". Adds its zero-copy call, and
-        /// what the call refuses.
-        to: "str | None" = None,
+        /// The consumer's library: one of its names ("torch", "pytorch"), its module, or its class of arrays. Adds its
+        /// zero-copy call, and what the call refuses.
+        to: "str | ModuleType | type | None" = None,
         /// The consumer's stream, as in `CaiView.__dlpack__`.
         stream: "StreamLike | None" = None,
     ) -> "Explanation"
@@ -76,9 +77,9 @@ impl Function for Explain {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let given = Given {
-            partner: arguments
-                .to
-                .map(|to| library::named(&to, "to", "a str, the name of a library"))
+            partner: (arguments.to.as_deref())
+                .filter(|to| !is_our_class(to))
+                .map(|to| library::of(to, "to"))
                 .transpose()?,
             stream: arguments.stream.as_deref(),
         };
@@ -195,8 +196,9 @@ fn written(
         Some(view) => partner.call_of(view.view().device()),
         None => &partner.call,
     };
-    let advice = given.partner.map(|partner| call(partner).advice);
-    let advice = advice.map(|advice| advice.replace('`', ""));
+    let is_ready = found.ready.is_some()
+        && view.is_some_and(|view| view.view().ready_number() == Stream::None);
+    let advice = (given.partner).map(|partner| call(partner).advice_for(is_ready).replace('`', ""));
     known(
         "advice",
         advice.as_deref().filter(|advice| !advice.is_empty()),

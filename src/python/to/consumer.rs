@@ -1,16 +1,14 @@
 //! The library that an array is handed to, and its ways to import one.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyModule, PyString, PyType};
+use pyo3::types::PyType;
 
-use crate::partners;
 use crate::partners::{Partner, Quirk};
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Platform;
 use crate::python::call::library;
 use crate::python::cpython::int::{repr, type_name};
-use crate::python::cpython::names::names;
 use crate::python::exchange_table::Table;
 use crate::python::import::known_types;
 use crate::python::to::imported::Imported;
@@ -48,12 +46,7 @@ impl<'py> Consumer<'py> {
 
     #[cold]
     fn of_name(library: &Bound<'py, PyAny>) -> PyResult<&'static Imported> {
-        let partner = if let Ok(module) = library.cast::<PyModule>() {
-            partners::of_module(&module.name()?.to_string_lossy())
-                .ok_or_else(|| library::unknown(library, "library"))?
-        } else {
-            library::named(library, "library", "a library: its name, module or class")?
-        };
+        let partner = library::of(library, "library")?;
         let imported = Imported::of(library.py(), partner)?;
         named::remember(library, imported)?;
         Ok(imported)
@@ -75,12 +68,7 @@ impl<'py> Consumer<'py> {
         if let Some(imported) = Imported::find(class) {
             return Ok(Self::of_arrays(class.py(), imported));
         }
-        let module = class.getattr(&names(class.py()).module)?;
-        let module = module
-            .cast::<PyString>()
-            .ok()
-            .map(|name| name.to_string_lossy());
-        let partner = module.as_deref().and_then(partners::of_module);
+        let partner = library::of_class(class)?;
         let has_arrays = |partner: &&Partner| partner.array.is_some();
         let imported = partner
             .filter(has_arrays)

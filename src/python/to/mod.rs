@@ -204,7 +204,7 @@ fn requested(stream: Option<&Bound<'_, PyAny>>, view: &CaiView) -> PyResult<Opti
 }
 
 /// Whether the library is the class of views: their table does not tell the streams of an array.
-fn is_our_class(library: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn is_our_class(library: &Bound<'_, PyAny>) -> bool {
     library.as_ptr() == PyCaiView::type_object_raw(library.py()).cast()
 }
 

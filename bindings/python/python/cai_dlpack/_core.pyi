@@ -1037,7 +1037,7 @@ def explain(
     obj: object,
     /,
     *,
-    to: str | None = None,
+    to: str | ModuleType | type | None = None,
     stream: StreamLike | None = None,
     device_id: int | DeviceLike | None = None,
     producer_stream: StreamLike | EllipsisType | None = ...,
@@ -1057,9 +1057,9 @@ def explain(
     ----------
     obj : object
         Any array that `view` takes.
-    to : str | None, default None
-        The consumer's library by any of its names, such as "torch" or "pytorch". Adds its zero-copy call, and
-        what the call refuses.
+    to : str | ModuleType | type | None, default None
+        The consumer's library: one of its names ("torch", "pytorch"), its module, or its class of arrays. Adds its
+        zero-copy call, and what the call refuses.
     stream : StreamLike | None, default None
         The consumer's stream, as in `CaiView.__dlpack__`.
     device_id : int | DeviceLike | None, default None
