@@ -5,7 +5,8 @@
 #                                    TensorFlow and torch (4 GB), and hands arrays to them, too
 #   make test                        every Rust and Python test
 #   make check                       formatting, lints, types, documentation
-#   make docs                        the pages as a site, in target/site/html; links that lead nowhere fail
+#   make docs                        the pages as a site, in target/site/html, which a server must serve for its search;
+#                                    links that lead nowhere fail, and pages that the search does not find
 #   make pictures                    draws the streams of docs/streams.md anew
 #   make feature-sets                the library with each set of cudarc's features, and without a dependency
 #   make public-api                  the public API against docs/public-api.txt; WRITE=1 replaces the list; an example each

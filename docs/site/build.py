@@ -8,6 +8,7 @@ the site. mkdocs refuses links and anchors that lead nowhere.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -59,6 +60,16 @@ def copy(pages: Path) -> None:
             shutil.copy(path, to)
 
 
+def check_search(html: Path) -> None:
+    """Fails if the index of the search lacks a page."""
+    index = json.loads((html / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    wanted = {str(page.relative_to(ROOT).with_suffix(".html")) for page in PAGES}
+    wanted = {"index.html" if name == "README.html" else name for name in wanted}
+    if missing := wanted - found:
+        sys.exit(f"the search does not find {', '.join(sorted(missing))}")
+
+
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     pages = folder / "pages"
@@ -72,6 +83,9 @@ def main() -> None:
     options = ["--quiet", "--strict", "--config-file", str(folder / "mkdocs.yml")]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run([sys.executable, "-m", "mkdocs", "build", *options], check=True, env=quiet)
+    html = folder / "html"
+    check_search(html)
+    print(f"{html}/index.html; a browser searches it if it is served: python -m http.server -d {os.path.relpath(html)}")
 
 
 if __name__ == "__main__":
