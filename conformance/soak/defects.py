@@ -207,6 +207,35 @@ DEFECTS = (
         r"Undefined Behavior: Data race detected",
     ),
     Defect(
+        "An impl of `Elements` in safe code declares one type, and makes a view of another",
+        (
+            Edit(
+                "src/view/elements.rs",
+                """\
+        match array.of::<T>() {
+            Some(view) => view,
+            None => other_type::<T>(array.0),
+        }
+""",
+                "        View::new(array.0)\n",
+            ),
+            Edit(
+                "src/view/elements.rs",
+                """\
+        match array.of::<T>() {
+            Ok(view) => view,
+            Err(other) => other_type::<T>(other.0),
+        }
+""",
+                "        ViewMut::new(array.0)\n",
+            ),
+            Edit("src/view/elements.rs", "fn other_type<T: Element>(", "fn _other_type<T: Element>("),
+        ),
+        "miri",
+        "src/view/elements/tests.rs",
+        r"Undefined Behavior: .*dangling",
+    ),
+    Defect(
         "Two arguments write to one address",
         (
             Edit(

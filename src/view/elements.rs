@@ -18,7 +18,8 @@ use crate::protocol::rule::{Rule, Violation};
 /// | `f32` | `View<'_, f32>` | `ViewMut<'_, f32>` |
 /// | `Float`, of `F32(f32)` and `F64(f64)` | `Float<View<'_, f32>, View<'_, f64>>` | `Float<ViewMut<'_, f32>, ViewMut<'_, f64>>` |
 ///
-/// It is implemented by the macro, and not by hand.
+/// It is implemented by the macro, and not by hand. Its methods check the type again where a view is made
+/// ([`Lent::of`]), as the trait is safe to implement, and what an impl declares in `DTYPES` proves nothing.
 ///
 /// ```
 #[doc = floats!()]
@@ -67,28 +68,48 @@ impl<T: Element> Elements for T {
     #[doc(hidden)]
     #[inline(always)]
     fn view(array: Lent<'_>) -> View<'_, T> {
-        View::new(array.0)
+        match array.of::<T>() {
+            Some(view) => view,
+            None => other_type::<T>(array.0),
+        }
     }
 
     #[doc(hidden)]
     #[inline(always)]
     fn view_mut(array: LentMut<'_>) -> ViewMut<'_, T> {
-        ViewMut::new(array.0)
+        match array.of::<T>() {
+            Ok(view) => view,
+            Err(other) => other_type::<T>(other.0),
+        }
     }
 }
 
-/// An array whose memory and alignment have been checked, to be read as its own element type.
+/// Ends a call of [`Elements::view`] for an array of another type: an impl by hand has declared one type and made a view of
+/// another.
+#[cold]
+#[inline(never)]
+fn other_type<T: Element>(array: &CaiView) -> ! {
+    let came = array.descriptor().dtype();
+    panic!(
+        "an array of {came} is no {}: Elements is implemented by elements! alone",
+        T::DTYPE
+    )
+}
+
+/// An array whose memory and alignment have been checked, to be read as its own element type: [`of`](Self::of) makes a view
+/// of no other.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Lent<'a>(&'a CaiView);
 
-/// An array whose memory, alignment and layout have been checked, to be written as its own element type.
+/// An array whose memory, alignment and layout have been checked, to be written as its own element type: [`of`](Self::of)
+/// makes a view of no other.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct LentMut<'a>(&'a mut CaiView);
 
 impl<'a> Lent<'a> {
-    /// Of an array that has been [checked](check_elements) for the types that the view is made for.
+    /// Of an array whose address has been [checked](check_elements) for its own type.
     #[inline(always)]
     pub(crate) fn new(array: &'a CaiView) -> Self {
         Self(array)
@@ -117,6 +138,7 @@ impl<'a> Lent<'a> {
     }
 
     /// Returns the view, if the array is of this type.
+    #[inline(always)]
     #[must_use]
     pub fn of<T: Element>(&self) -> Option<View<'a, T>> {
         (self.0.descriptor().dtype() == T::DTYPE).then(|| View::new(self.0))
@@ -124,7 +146,7 @@ impl<'a> Lent<'a> {
 }
 
 impl<'a> LentMut<'a> {
-    /// Of an array that has been [checked](check_elements) for the types that the view is made for.
+    /// Of an array whose address has been [checked](check_elements) for its own type.
     #[inline(always)]
     pub(crate) fn new(array: &'a mut CaiView) -> Self {
         Self(array)
@@ -134,6 +156,7 @@ impl<'a> LentMut<'a> {
     ///
     /// # Errors
     /// `self`, if it is of another one.
+    #[inline(always)]
     pub fn of<T: Element>(self) -> Result<ViewMut<'a, T>, Self> {
         match self.0.descriptor().dtype() == T::DTYPE {
             true => Ok(ViewMut::new(self.0)),

@@ -1,7 +1,8 @@
 use rstest::rstest;
 
+use crate::protocol::dtype::DType;
 use crate::protocol::rule::Rule;
-use crate::view::{Bool, CaiView};
+use crate::view::{Bool, CaiView, Elements, Lent, LentMut, View, ViewMut};
 
 crate::elements! {
     /// Three of five types, one of them named as its variant.
@@ -50,4 +51,38 @@ fn the_variant_is_that_of_the_type() {
             }
         }
     }
+}
+
+/// An impl that a user's crate may write in safe code: it declares bytes, and asks for views of 16 of them each.
+struct Liar;
+
+impl Elements for Liar {
+    type View<'a> = View<'a, [f64; 2]>;
+    type ViewMut<'a> = ViewMut<'a, [f64; 2]>;
+
+    const DTYPES: &'static [DType] = &[DType::U8];
+
+    fn view(array: Lent<'_>) -> Self::View<'_> {
+        <[f64; 2] as Elements>::view(array)
+    }
+
+    fn view_mut(array: LentMut<'_>) -> Self::ViewMut<'_> {
+        <[f64; 2] as Elements>::view_mut(array)
+    }
+}
+
+/// Under Miri the copy is a read past the end if the type is not checked.
+#[test]
+#[should_panic = "an array of uint8 is no complex128"]
+fn an_impl_by_hand_makes_no_view_of_another_type() {
+    let view = CaiView::from_vec(vec![1_u8; 3], [3]).expect("a view");
+    let _ = view.typed_as::<Liar>().map(|view| view.copy_to_vec());
+}
+
+/// As that, of what is written.
+#[test]
+#[should_panic = "an array of uint8 is no complex128"]
+fn an_impl_by_hand_makes_no_mutable_view_of_another_type() {
+    let mut view = CaiView::from_vec(vec![1_u8; 3], [3]).expect("a view");
+    let _ = view.typed_as_mut::<Liar>().map(|view| view.copy_to_vec());
 }
