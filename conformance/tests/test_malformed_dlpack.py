@@ -272,6 +272,27 @@ def test_d3_a_capsule_without_a_name() -> None:
 
 
 @KINDS
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("off", [1, 2, 4])
+def test_a_tensor_that_is_not_aligned(off: int, carrier: str, versioned: bool) -> None:
+    """Nothing of it is read, and the capsule is left as it is."""
+    made = abi.make(versioned=versioned)
+    name = abi.VERSIONED if versioned else abi.LEGACY
+    capsule = abi.new_capsule(abi.moved(made, off), name, destructor=False)
+    given = capsule if carrier == "capsule" else ThatAnswers(capsule)
+    for _ in range(2):
+        with nothing_changes(capsule, given):
+            found = refuse(partial(cd.from_dlpack, given), ValueError)
+        check_refusal(found, "tensor-alignment", "capsule", value="0x")
+        assert (abi.name(capsule), made.released) == (name, 0)
+    aligned = cd.from_dlpack(abi.new_capsule(abi.moved(made, 8), name))
+    assert aligned.ptr == made.tensor.data
+    del aligned
+    gc.collect()
+    assert made.released == 1
+
+
+@KINDS
 def test_d7_consumed_twice(versioned: bool) -> None:
     made = abi.make(versioned=versioned)
     capsule = made.capsule()

@@ -144,6 +144,10 @@ def made(keywords: dict[str, Any] | None = None, **changes: Any) -> cd.CaiView:
     return cd.view(capsule, **(keywords or {}))
 
 
+def misplaced() -> cd.CaiView:
+    return cd.view(abi.new_capsule(abi.moved(abi.make(), 4), abi.VERSIONED, destructor=False))
+
+
 def named_otherwise() -> None:
     capsule = abi.new_capsule(FAKE_POINTER, b"tensor", destructor=False)
     cd.view(capsule)
@@ -203,6 +207,7 @@ CALLS: dict[str, tuple[str, Callable[[], object]]] = {
     "version-missing": ("with `strict=True`", lambda: cd.view(cai(version=MISSING), device_id=0, strict=True)),
     "shape-missing": ("without `shape`", lambda: on_device(shape=MISSING)),
     "shape-alignment": ("DLTensor.shape = 0x7F0000001004", lambda: made(shape_off=4)),
+    "tensor-alignment": ("`0x7F0000001004`", misplaced),
     "shape-null": ("DLTensor.shape = NULL", lambda: made(shape=None, ndim=1)),
     "typestr-missing": ("without `typestr`", lambda: on_device(typestr=MISSING)),
     "data-missing": ("without `data`", lambda: on_device(data=MISSING)),

@@ -394,6 +394,9 @@ rules! {
     CapsuleNull "capsule-null" Value
         "the capsule must hold a tensor"
         "the Python specification of DLPack: the capsule holds a managed tensor";
+    TensorAlignment "tensor-alignment" Value
+        "the tensor must be aligned to 8 bytes"
+        "C: a struct is read where one may lie";
     DlpackMajor "dlpack-major" Buffer
         "the tensor's DLPack major version must be 1"
         "DLPack 1.3, DLPackVersion: another major version means another layout";

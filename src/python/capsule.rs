@@ -20,7 +20,7 @@ use pyo3::sync::critical_section::with_critical_section;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::release;
-use crate::view::{Abi, KnownTensor, Owner, Ticket};
+use crate::view::{self, Abi, KnownTensor, Owner, Ticket};
 
 /// The names, at the head of a page: CPython compares a name twice for each capsule, and `strcmp` needs twice the
 /// instructions if the bits of both addresses, taken together, are those of a page's end.
@@ -309,10 +309,8 @@ fn is_named(capsule: &Bound<'_, PyAny>, name: &CStr) -> bool {
 fn describe<M: Named>(capsule: &Bound<'_, PyAny>) -> Result<(Descriptor, NonNull<()>), Violation> {
     // SAFETY: a valid capsule of this name (`read`), so that the call cannot fail.
     let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
-    let Some(tensor) = NonNull::new(pointer.cast::<M>()) else {
-        return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL"));
-    };
-    // SAFETY: DLPack: a capsule of this name owns an initialised tensor, which is not changed meanwhile.
+    let tensor = view::locate(pointer.cast::<M>(), Field::Capsule)?;
+    // SAFETY: aligned (`locate`). DLPack: a capsule of this name owns an initialised tensor, which is not changed meanwhile.
     let known = unsafe { KnownTensor::check(tensor) }?;
     Ok((known.descriptor()?, tensor.cast()))
 }
@@ -327,7 +325,7 @@ fn take<M: Named>(capsule: &Bound<'_, PyAny>, tensor: NonNull<()>) -> PyResult<O
     }
     // SAFETY: a valid capsule, as its pointer was found by its name, and a static name: the call cannot fail.
     unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) };
-    // SAFETY: initialised (DLPack), of a major version that is known (`describe`), and the one that the capsule held
+    // SAFETY: initialised (DLPack), aligned and of a major version that is known (`describe`), and the one that the capsule held
     // until now; the renamed capsule has given up its ownership.
     Ok(unsafe { release::own_tensor(tensor.cast::<M>()) }.into_owner())
 }

@@ -19,9 +19,10 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::protocol::device::Device;
+use crate::protocol::rule::Field;
 use crate::protocol::stream::Stream;
 use crate::python::cpython::gil;
-use crate::view::{Ticket, Worker};
+use crate::view::{Ticket, Worker, locate};
 
 /// The name of the capsule that holds a table.
 pub(crate) const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -60,13 +61,17 @@ impl Table {
     }
 }
 
-/// Returns the first table of a chain that has the major version of this library.
+/// Returns the first table of a chain that has the major version of this library. A pointer that is not aligned ends the chain,
+/// as NULL does: no table lies there.
 ///
 /// # Safety
-/// `header` is NULL or begins a static table, and so does every `prev_api`.
+/// `header` is NULL, not aligned or begins a static table, and so does every `prev_api`.
 unsafe fn of_our_version(mut header: *const DLPackExchangeAPIHeader) -> Option<Table> {
     for _ in 0..LONGEST_CHAIN {
-        // SAFETY: NULL or the header of a static table (this function's contract).
+        if !header.is_aligned() {
+            return None;
+        }
+        // SAFETY: aligned; NULL or the header of a static table (this function's contract).
         let this = unsafe { header.as_ref() }?;
         if this.version.major == DLPACK_MAJOR_VERSION {
             return NonNull::new(header.cast_mut().cast()).map(Table);
@@ -99,7 +104,8 @@ impl Table {
     /// Exports an owning tensor; `None` if the function fails without an exception.
     ///
     /// # Errors
-    /// The producer's exception.
+    /// The producer's exception; `tensor-alignment`, with nothing of the tensor read: then it is left to the producer, as
+    /// its deleter cannot be read either.
     #[inline(always)]
     pub(crate) fn tensor(
         &self,
@@ -112,7 +118,10 @@ impl Table {
         // SAFETY: the GIL is held, `object` is of the table's type, and `tensor` is valid for a write.
         let code = unsafe { export(object.as_ptr().cast(), &raw mut tensor) };
         if code == 0 {
-            return Ok(NonNull::new(tensor));
+            return match tensor.is_null() {
+                true => Ok(None),
+                false => Ok(Some(locate(tensor, Field::ExchangeApi)?)),
+            };
         }
         failed(object.py()).map(|()| None)
     }

@@ -46,7 +46,7 @@ pub(crate) trait Abi: ManagedTensorBase + Sized + 'static {
     /// Reads the version, and nothing else; `None` for the layout that has none.
     ///
     /// # Safety
-    /// The version of `tensor` may be read.
+    /// `tensor` is aligned, and its version may be read.
     unsafe fn version_at(tensor: *const Self) -> Option<DLPackVersion>;
 
     /// Returns the flags; [`Flags::LEGACY`] for the layout that has none.

@@ -52,10 +52,12 @@ impl CaiView {
     ///
     /// # Errors
     /// A [`Violation`] if the pointer is NULL, the major version is not 1 or the tensor breaks a rule
-    /// of DLPack. Ownership is taken even then: the deleter has been called.
+    /// of DLPack. Ownership is taken even then: the deleter has been called. If the pointer is not aligned, there is no tensor
+    /// to be read, and so no deleter.
     ///
     /// # Safety
-    /// - `tensor` is NULL or points to an initialised tensor that the caller owns and gives away.
+    /// - `tensor` is NULL or points to an initialised tensor that the caller owns and gives away. (A pointer that is not
+    ///   aligned is found and refused.)
     /// - `shape`, and `strides` unless NULL, point to `ndim` readable integers that nobody changes until
     ///   the deleter runs. (A NULL that must not be is found and refused.)
     /// - The deleter may be called once, on any thread, or is NULL.
@@ -72,10 +74,8 @@ impl CaiView {
     /// ```
     pub unsafe fn from_dlpack_ptr<M: Tensor>(tensor: *mut M, ready: Stream) -> Result<Self, Error> {
         fork::watch();
-        let Some(tensor) = NonNull::new(tensor) else {
-            return Err(Violation::new(Rule::CapsuleNull, Field::Capsule, "NULL").into());
-        };
-        // SAFETY: initialised and ours, by this function's contract.
+        let tensor = locate(tensor, Field::Capsule)?;
+        // SAFETY: aligned (`locate`); initialised and ours, by this function's contract.
         let imported = unsafe { Imported::take(tensor) };
         let descriptor = imported.descriptor()?;
         // SAFETY: the owner is the tensor itself, whose data and `ready` are valid by our contract.
@@ -113,7 +113,7 @@ pub(crate) struct Imported<M: Abi> {
 
 impl<M: Abi> Imported<M> {
     /// # Safety
-    /// `tensor` is initialised, owned by the caller and given away; see [`CaiView::from_dlpack_ptr`].
+    /// `tensor` is aligned, initialised, owned by the caller and given away; see [`CaiView::from_dlpack_ptr`].
     #[inline(always)]
     pub(crate) unsafe fn take(tensor: NonNull<M>) -> Self {
         // SAFETY: the contract of `managed` is part of ours.
@@ -124,7 +124,7 @@ impl<M: Abi> Imported<M> {
     /// Like [`Imported::take`], for a tensor that `owner` has taken over already.
     ///
     /// # Safety
-    /// `owner` holds `tensor`, which is initialised.
+    /// `owner` holds `tensor`, which is aligned and initialised.
     pub(crate) unsafe fn held_by(owner: Owner, tensor: NonNull<M>) -> Self {
         Self { tensor, owner }
     }
@@ -154,6 +154,26 @@ impl<M: Abi> Imported<M> {
     }
 }
 
+/// Returns the address of a tensor (`T` is one of DLPack's structs) if one may lie there. Reads nothing of it.
+///
+/// # Errors
+/// `capsule-null`, `tensor-alignment`.
+#[inline(always)]
+pub(crate) fn locate<T>(tensor: *mut T, field: Field) -> Result<NonNull<T>, Violation> {
+    match NonNull::new(tensor) {
+        Some(tensor) if tensor.is_aligned() => Ok(tensor),
+        _ => Err(no_tensor(tensor.cast(), field)),
+    }
+}
+
+#[cold]
+fn no_tensor(found: *const (), field: Field) -> Violation {
+    match found.is_null() {
+        true => Violation::new(Rule::CapsuleNull, field, "NULL"),
+        false => Violation::new(Rule::TensorAlignment, field, format_args!("{found:p}")),
+    }
+}
+
 /// A managed tensor of a major version that we know: the only way to a tensor's fields.
 ///
 /// Of another version DLPack lets a consumer use the deleter and nothing else.
@@ -166,16 +186,16 @@ impl<'a, M: Abi> KnownTensor<'a, M> {
     /// `dlpack-major`.
     ///
     /// # Safety
-    /// The version of `tensor` may be read. If its major part is ours, `tensor` is initialised and not changed during
-    /// `'a`, and its shape and strides are NULL or point to `ndim` readable integers.
+    /// `tensor` is aligned ([`locate`]), and its version may be read. If its major part is ours, `tensor` is initialised and not
+    /// changed during `'a`, and its shape and strides are NULL or point to `ndim` readable integers.
     #[inline(always)]
     pub(crate) unsafe fn check(tensor: NonNull<M>) -> Result<Self, Violation> {
-        // SAFETY: the version may be read (this function's contract).
+        // SAFETY: aligned, and the version may be read (this function's contract).
         match unsafe { M::version_at(tensor.as_ptr()) } {
             Some(version) if version.major != DLPACK_MAJOR_VERSION => {
                 Err(wrong_major(version.major, version.minor))
             }
-            // SAFETY: of our major version, so that it is initialised and unchanged during `'a`.
+            // SAFETY: aligned; of our major version, so that it is initialised and unchanged during `'a`.
             _ => Ok(Self(unsafe { tensor.as_ref() })),
         }
     }

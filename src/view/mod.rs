@@ -104,7 +104,7 @@ pub(crate) use elements::{check_elements, one_of};
 #[cfg(feature = "pyo3")]
 pub(crate) use export::{refuse_packed, refuse_padded};
 pub use import::Tensor;
-pub(crate) use import::{Imported, KnownTensor, read_tensor};
+pub(crate) use import::{Imported, KnownTensor, locate, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
 pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};

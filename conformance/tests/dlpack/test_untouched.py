@@ -284,6 +284,16 @@ def test_of_another_major_version_the_version_alone_is_read(door: str) -> None:
     assert abi.name(capsule) == abi.VERSIONED
 
 
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("versioned", [False, True], ids=["legacy", "versioned"])
+def test_a_tensor_that_is_not_aligned_is_not_read(versioned: bool, door: str) -> None:
+    made, name = abi.make(versioned=versioned), abi.VERSIONED if versioned else abi.LEGACY
+    capsule = abi.new_capsule(abi.moved(made, 4), name)
+    with nothing_changes(capsule):
+        assert rule_of(partial(DOORS[door], capsule)) == "tensor-alignment"
+    assert (abi.name(capsule), made.released) == (name, 0)
+
+
 def test_what_is_not_refused_is_taken() -> None:
     """Each door takes the tensor that the cases start from."""
     for name, door in DOORS.items():
@@ -342,6 +352,7 @@ def check_one_winner(made: abi.Made) -> None:
 
 #: Rules of tests of their own, above.
 BY_NAME = {"out-of-bounds", "view-in-use", "capture-legacy", "capture-consumer", "capsule-name", "capsule-used"}
+BY_NAME |= {"tensor-alignment"}
 
 #: Rules that no import of a capsule can raise, by the reason.
 NOT_OF_A_CAPSULE = {

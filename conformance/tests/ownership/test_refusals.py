@@ -109,6 +109,15 @@ def test_another_major_version_leaves_nothing() -> None:
     assert made.released % (100 + REFUSALS) == 0
 
 
+def test_a_tensor_that_is_not_aligned_leaves_nothing() -> None:
+    made = abi.make()
+    capsule = abi.new_capsule(abi.moved(made, 4), abi.VERSIONED, destructor=False)
+    call = partial(cd.from_dlpack, capsule)
+    assert raised_by(call) == "tensor-alignment"
+    check_a_refusal_leaves_nothing(call, [])
+    assert made.released == 0
+
+
 # --- and one of every other rule ---------------------------------------------------------------------------
 
 ONES = np.ones(3)
@@ -364,6 +373,7 @@ ELSEWHERE = {
     "capsule-used": "test_a_refused_capsule_leaves_nothing",
     "dlpack-major": "test_another_major_version_leaves_nothing",
     "capsule-null": "not counted: NULL comes through a table of C",
+    "tensor-alignment": "test_a_tensor_that_is_not_aligned_leaves_nothing",
     "exchange-allocator": "not counted: a table of C, which raises nothing",
     "capture-invalid": "not counted: the capture ends with the first try",
     "stream-context": "not counted: two contexts in one call; conformance/tests/streams/test_default_streams.py",

@@ -258,6 +258,14 @@ def test_ownership_is_taken_even_on_failure() -> None:
     check_refusal(refuse(lambda: give(None), ValueError), "capsule-null", "__dlpack_c_exchange_api__")
 
 
+def test_a_tensor_that_is_not_aligned_is_left() -> None:
+    """Its deleter cannot be read."""
+    made, out = abi.make(), ctypes.c_void_p()
+    found = refuse(lambda: to_object(abi.moved(made, 4), ctypes.byref(out)), ValueError)
+    check_refusal(found, "tensor-alignment", "__dlpack_c_exchange_api__", value="0x")
+    assert (made.released, out.value) == (0, None)
+
+
 # --- the allocator -----------------------------------------------------------------------------------------------
 
 

@@ -292,6 +292,18 @@ def _cycle(producer: exchange.Producer) -> object:
     return exchange.capsule(made)
 
 
+def misplaced(producer: exchange.Producer) -> int:
+    """Makes a table at an address where none may lie, and returns that."""
+    table = exchange.table(producer)
+    memory = ctypes.create_string_buffer(ctypes.sizeof(table) + 16)
+    at = ((ctypes.addressof(memory) + 7) & ~7) + 4
+    ctypes.memmove(at, ctypes.addressof(table), ctypes.sizeof(table))
+    MISPLACED.append(memory)
+    return at
+
+
+#: Tables are static.
+MISPLACED: list[object] = []
 WRONG: dict[str, Any] = {
     "none": lambda producer: None,
     "an-int": lambda producer: ctypes.addressof(exchange.table(producer)),
@@ -301,6 +313,7 @@ WRONG: dict[str, Any] = {
     "a-cycle": _cycle,
     "no-export": lambda producer: exchange.capsule(exchange.table(producer, from_object=None)),
     "no-work-stream": lambda producer: exchange.capsule(exchange.table(producer, work_stream=None)),
+    "not-aligned": lambda producer: abi.new_capsule(misplaced(producer), exchange.NAME, destructor=False),
     "a-method": lambda producer: lambda self: None,
     "a-raising-property": lambda producer: _Raising(),
 }
@@ -329,6 +342,28 @@ def test_the_chain_is_walked_to_a_version_we_know() -> None:
     view = cd.view(exchange.make_type(exchange.capsule(newest), wrong)())
     assert view.ptr == right.made.tensor.data
     assert (wrong.exported, right.exported) == (0, 1)
+
+
+def test_a_chain_ends_at_a_table_that_is_not_aligned() -> None:
+    producer = exchange.Producer()
+    newest = exchange.table(producer, version=(2, 0))
+    newest.prev_api = misplaced(producer)
+    cd.view(exchange.make_type(exchange.capsule(newest), producer)())
+    assert (producer.exported, len(producer.fallbacks)) == (0, 1)
+
+
+def test_a_tensor_that_is_not_aligned_is_refused_unread() -> None:
+    producer = exchange.Producer()
+
+    def export(_object: int, out: Any) -> int:
+        out[0] = abi.moved(producer.made, 4)
+        return 0
+
+    broken = exchange.table(producer, from_object=exchange.FromObject(export))
+    thing = exchange.make_type(exchange.capsule(broken), producer)()
+    found = refuse(lambda: cd.view(thing), ValueError)
+    check_refusal(found, "tensor-alignment", "__dlpack_c_exchange_api__", value="0x")
+    assert (producer.made.released, producer.fallbacks) == (0, [])
 
 
 def test_a_newer_minor_version_is_ours() -> None:

@@ -112,12 +112,12 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
 /// Makes an owner of a managed tensor that came from Python. The caller has called [`prepare`].
 ///
 /// # Safety
-/// `tensor` is initialised, and the caller gives up its ownership.
+/// `tensor` is aligned and initialised, and the caller gives up its ownership.
 #[inline]
 pub(crate) unsafe fn own_tensor<M: Abi>(tensor: NonNull<M>) -> Imported<M> {
     count(&view::CREATED);
     let owner = RawOwner::again(tensor.cast(), Tensor::<M>::vtable());
-    // SAFETY: initialised, and owned by this owner from now on (this function's contract).
+    // SAFETY: aligned, initialised, and owned by this owner from now on (this function's contract).
     unsafe { Imported::held_by(Owner::from_raw(owner), tensor) }
 }
 

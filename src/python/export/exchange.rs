@@ -38,7 +38,7 @@ use crate::python::cpython::{gil, panic, release, thread_exit};
 use crate::python::exchange_table::NAME;
 use crate::python::trace::{Origin, QuietCall};
 use crate::view;
-use crate::view::{CaiView, build, read_tensor};
+use crate::view::{CaiView, build, locate, read_tensor};
 
 /// DLPack's header speaks of data that is aligned to 256 bytes.
 const ALIGN: usize = 256;
@@ -245,10 +245,9 @@ fn kind(error: &Error) -> &'static CStr {
 unsafe fn result_like(
     prototype: *const DLTensor,
 ) -> Result<NonNull<DLManagedTensorVersioned>, Error> {
-    // SAFETY: NULL, or a tensor that lives during the call (this function's contract).
-    let Some(prototype) = (unsafe { prototype.as_ref() }) else {
-        return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
-    };
+    let prototype = locate(prototype.cast_mut(), Field::ExchangeApi)?;
+    // SAFETY: aligned (`locate`), and a tensor that lives during the call (this function's contract).
+    let prototype = unsafe { prototype.as_ref() };
     let described = DLTensor {
         // "Only the dtype, ndim, shape, and device fields are used": an address that every rule accepts.
         data: ptr::without_provenance_mut(ALIGN),
@@ -406,14 +405,12 @@ unsafe fn adopt(
     py: Python<'_>,
     tensor: *mut DLManagedTensorVersioned,
 ) -> PyResult<Bound<'_, PyCaiView>> {
-    let Some(tensor) = NonNull::new(tensor) else {
-        return Err(Violation::new(Rule::CapsuleNull, Field::ExchangeApi, "NULL").into());
-    };
+    let tensor = locate(tensor, Field::ExchangeApi)?;
     release::prepare(py).inspect_err(|_| {
-        // SAFETY: initialised, and owned here (this function's contract); dropped once.
+        // SAFETY: aligned (`locate`); initialised, and owned here (this function's contract); dropped once.
         unsafe { DLManagedTensorVersioned::drop_raw(tensor.as_ptr()) };
     })?;
-    // SAFETY: initialised, and owned here (this function's contract).
+    // SAFETY: aligned (`locate`); initialised, and owned here (this function's contract).
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
     let ready = work_stream_of(py, descriptor.device())?;

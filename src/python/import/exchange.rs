@@ -40,7 +40,7 @@ pub(crate) fn import(
     let Some(tensor) = table.tensor(object)? else {
         return Ok(None);
     };
-    // SAFETY: DLPack 1.3: an initialised tensor, whose ownership goes to the caller.
+    // SAFETY: aligned (`Table::tensor`). DLPack 1.3: an initialised tensor, whose ownership goes to the caller.
     let imported = unsafe { release::own_tensor(tensor) };
     let view = Uninit::new(memory).import(imported)?;
     let descriptor = view.descriptor();

@@ -277,6 +277,16 @@ def forget(made: Made) -> None:
     del _alive[made.address]
 
 
+def moved(made: Made, off: int) -> int:
+    """Copies a tensor to `off` bytes after an aligned address; returns where the copy lies, as long as the first."""
+    memory = ctypes.create_string_buffer(ctypes.sizeof(made.managed) + 16)
+    at = ((ctypes.addressof(memory) + 7) & ~7) + off
+    ctypes.memmove(at, made.address, ctypes.sizeof(made.managed))
+    made.keep += (memory,)
+    _alive[at] = made
+    return at
+
+
 def integers(values: Sequence[int], off: int) -> tuple[Any, int]:
     """Memory with these int64, and the address of the first, `off` bytes after an aligned one."""
     memory = (ctypes.c_int64 * (len(values) + 1))()
