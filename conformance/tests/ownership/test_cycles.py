@@ -9,7 +9,7 @@ import asyncio
 import gc
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
@@ -176,6 +176,26 @@ def test_an_open_block_keeps_its_array_until_it_is_left(array: list[Any], machin
     assert alive() is not None
     block.__exit__(None, None, None)
     del block
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_generator_inside_an_open_block_keeps_its_array_until_it_is_closed(
+    array: list[Any], machine: Machine
+) -> None:
+    """The exception that SECURITY.md names."""
+
+    def suspended(view: cd.CaiView) -> Iterator[cd.CaiView]:
+        with view.consume(machine.stream()) as loan:
+            yield loan
+
+    generator = array[0].generator = suspended(cd.view(array[0]))
+    next(generator)
+    alive = weakref.ref(array.pop(0))
+    gc.collect()
+    assert alive() is not None
+    generator.close()
+    del generator
     gc.collect()
     assert alive() is None
 
