@@ -10,9 +10,9 @@
 //! calls [`traced`]. What C code calls without a moment for Python code is a [`QuietCall`].
 
 use std::fmt::Write as _;
+use std::ptr;
 use std::time::{Duration, Instant};
 
-use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -40,26 +40,25 @@ pub(crate) fn trace(
     }
     let range = Range::push(py, called.name);
     let (marking, noting, start) = (Marking::begin(), Noting::begin(), Instant::now());
-    let result = body();
+    // SAFETY: NULL, or a new reference: the call's result. It is owned here, so that it ends if the line panics.
+    let result = unsafe { Bound::from_owned_ptr_or_opt(py, body()) };
     let took = start.elapsed();
     let (marks, calls) = (marking.take(), noting.calls());
     drop((marking, noting));
     // Not pending while the line is written, and set again as it was.
-    let raised = match result.is_null() {
-        true => PyErr::take(py),
-        false => None,
+    let raised = match result {
+        None => PyErr::take(py),
+        Some(_) => None,
     };
     range.pop(py);
     tracing::write(py, || {
-        // SAFETY: NULL, or the object that the call has returned, of which this function holds a reference.
-        let made = unsafe { Borrowed::from_ptr_or_opt(py, result) };
         let mut line = format!("{}:", called.name.to_string_lossy());
         if let Some(array) = called.array {
             let _ = write!(line, " producer={}", type_name(&array));
         }
-        line += &match (&raised, made) {
+        line += &match (&raised, &result) {
             (Some(error), _) => refused(py, error),
-            (None, Some(made)) => facts(&called, marks, &made),
+            (None, Some(made)) => facts(&called, marks, made),
             (None, None) => String::new(),
         };
         ended(line, &calls, took)
@@ -67,7 +66,7 @@ pub(crate) fn trace(
     if let Some(error) = raised {
         error.restore(py);
     }
-    result
+    result.map_or(ptr::null_mut(), Bound::into_ptr)
 }
 
 /// Runs the body of a method of PyO3's, which writes its line as a declared function does.

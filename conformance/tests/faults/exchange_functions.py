@@ -123,7 +123,7 @@ def attempt(call: Call, nth: int) -> str:
         result = error
     finally:
         _testcapi.remove_mem_hooks()
-    if isinstance(result, NO_MEMORY) or (isinstance(result, SystemError) and str(result) == CPYTHONS):
+    if isinstance(result, NO_MEMORY) or (isinstance(result, SystemError) and str(result).endswith(CPYTHONS)):
         return "no memory"
     return builtin(result).__name__ if isinstance(result, BaseException) else str(result)
 

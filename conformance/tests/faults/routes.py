@@ -7,6 +7,7 @@ a part that an array does not support is a refusal, which is a result too.
 from __future__ import annotations
 
 import ctypes
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -179,6 +180,14 @@ def then(use: Use) -> Use:
     return lambda world, array: use(world, cd.view(array))
 
 
+def traced(use: Use) -> Use:
+    def run(world: World, array: Any) -> object:
+        with cd.policy(trace=True):
+            return use(world, array)
+
+    return run
+
+
 # What takes any array.
 OF_AN_ARRAY: dict[str, Use] = {
     **{f"view: {name}": then(use) for name, use in OF_A_VIEW.items()},
@@ -197,6 +206,9 @@ OF_AN_ARRAY: dict[str, Use] = {
     "to_dlpack, copy": lambda world, array: cd.to_dlpack(array, stream=world.b, copy=True, max_version=(1, 3)),
     "to_dlpack, writable": lambda world, array: cd.to_dlpack(array, stream=-1, writable=True, max_version=(1, 3)),
     "split_masked": lambda world, array: cd.split_masked(array),
+    "traced: on": traced(lambda world, array: cd.view(array).on(world.b)),
+    "traced: to_dlpack": traced(lambda world, array: cd.to_dlpack(array, stream=world.b, max_version=(1, 3))),
+    "traced: attributes": traced(lambda world, array: cd.view(array).__cuda_array_interface__),
     "explain": lambda world, array: cd.explain(array, to="torch", stream=world.b),
     "explain, numpy": lambda world, array: cd.explain(array, to="numpy"),
 }
@@ -232,5 +244,10 @@ ROUTES = [Route(producer, use) for producer in PRODUCERS for use in OF_AN_ARRAY]
 
 
 def quiet() -> None:
-    """Ignores warnings: a route warns once, and is run many times."""
+    """Ignores warnings, as a route warns once and is run many times, and the lines of the trace.
+
+    A line is made, and passed to `logging`, which keeps frames in cycles if memory is short: it makes no record of it.
+    """
     warnings.simplefilter("ignore")
+    logging.getLogger("cai_dlpack").setLevel(logging.WARNING)
+    logging.getLogger("cai_dlpack").addHandler(logging.NullHandler())

@@ -5,7 +5,8 @@
 //! exchange table has no such moment, since its caller is C code that may hold borrowed references: its line waits for the
 //! next one ([`keep`]).
 //!
-//! No error of them reaches the caller: it is reported by `sys.unraisablehook`.
+//! No error of them reaches the caller: it is reported by `sys.unraisablehook`. That there is no memory for a line is such an
+//! error, also if PyO3 panics with it: the call has ended by then, and returns what it has made.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_long};
@@ -19,6 +20,7 @@ use pyo3::types::PyDict;
 use pyo3::{Borrowed, ffi};
 
 use crate::python::cpython::counted::counted;
+use crate::python::cpython::panic::Entry;
 
 /// The name of the logger, and of the domain of the ranges of NVTX.
 const NAME: &str = "cai_dlpack";
@@ -126,7 +128,7 @@ pub(crate) fn is_writing() -> bool {
 }
 
 /// Runs Python code that is not the caller's, as that of the trace: nothing that it converts is traced, and its error is
-/// reported.
+/// reported, a panic too.
 pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> bool {
     /// Also after a panic.
     struct Writes(bool);
@@ -137,7 +139,7 @@ pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> 
     }
     let _writes = Writes(WRITES.replace(true));
     // So that PyO3 drops at once what the code has made (`release::dropping`).
-    counted(py, || match body() {
+    counted(py, || match Entry::run(body) {
         Ok(()) => true,
         Err(error) => {
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
