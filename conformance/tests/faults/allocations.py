@@ -24,6 +24,10 @@ BY_CTYPES = ("tensor", "table", "exchange")
 #: NumPy's dicts: without memory for a value it sets one that is NULL (`array_interface_get`), at which CPython ends the
 #: process. Which of its allocations is CPython's free list's depends on what was freed before.
 BY_NUMPY = ("NumPy",)
+#: tvm_ffi's own: a tensor for which it finds no object is never released (`make_tensor_from_chandle`).
+BY_TVM_FFI = ("tvm_ffi",)
+#: cuda.core's own: its table returns -1 and sets no exception.
+CUDA_CORES = "an exchange table failed without an exception"
 #: CPython 3.11's own: a Python function that raises ValueError does the same.
 CPYTHONS = ("error return without exception set", "returned NULL without setting an exception")
 #: NumPy's, for a dict of fields whose names it could not look up.
@@ -46,7 +50,7 @@ def is_right(route: Route, result: object, expected: object) -> bool:
     if isinstance(result, MemoryError):
         return True
     if isinstance(result, SystemError):
-        return str(result).endswith(CPYTHONS)
+        return str(result).endswith(CPYTHONS) or (str(result) == CUDA_CORES and route.use == "to: cuda.core")
     if isinstance(result, BaseException):
         return False
     # Of a type whose name could not be made the description has none.
@@ -99,7 +103,7 @@ def main() -> int:
     sys.unraisablehook = lambda error: reported.append(error.exc_type.__name__)
     failed, wrong = 0, []
     for route in ROUTES:
-        if not any(word in str(route) for word in BY_CTYPES + BY_NUMPY):
+        if not any(word in str(route) for word in BY_CTYPES + BY_NUMPY + BY_TVM_FFI):
             count, found = check(route, world, reported)
             failed += count
             wrong += found

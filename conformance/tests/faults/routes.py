@@ -99,6 +99,8 @@ def told(value: Any) -> object:
         return (read.version, read.flags, read.device, read.dtype, read.shape, read.strides)
     if isinstance(value, (dict, memoryview)):
         return type(value).__name__
+    if hasattr(value, "shape"):  # of another library
+        return (type(value).__name__, tuple(value.shape))
     return str(value) if value is not None else None
 
 
@@ -180,6 +182,16 @@ def then(use: Use) -> Use:
     return lambda world, array: use(world, cd.view(array))
 
 
+def shared(world: World, array: Any) -> object:
+    with cd.share(array) as handle:
+        return type(handle).__name__
+
+
+def opened(world: World, array: Any) -> object:
+    with cd.share(array) as handle:
+        return cd.open(handle, stream=world.b)
+
+
 def traced(use: Use) -> Use:
     def run(world: World, array: Any) -> object:
         with cd.policy(trace=True):
@@ -206,6 +218,11 @@ OF_AN_ARRAY: dict[str, Use] = {
     "to_dlpack, copy": lambda world, array: cd.to_dlpack(array, stream=world.b, copy=True, max_version=(1, 3)),
     "to_dlpack, writable": lambda world, array: cd.to_dlpack(array, stream=-1, writable=True, max_version=(1, 3)),
     "split_masked": lambda world, array: cd.split_masked(array),
+    "to: numba.cuda": lambda world, array: cd.to(array, "numba.cuda", stream=world.b),
+    "to: cuda.core": lambda world, array: cd.to(array, "cuda.core", stream=world.b),
+    "to: tvm_ffi": lambda world, array: cd.to(array, "tvm_ffi", stream=world.b),
+    "share": shared,
+    "open": opened,
     "traced: on": traced(lambda world, array: cd.view(array).on(world.b)),
     "traced: to_dlpack": traced(lambda world, array: cd.to_dlpack(array, stream=world.b, max_version=(1, 3))),
     "traced: attributes": traced(lambda world, array: cd.view(array).__cuda_array_interface__),
@@ -235,6 +252,11 @@ class Route:
     def run(self, world: World, array: Any) -> object:
         """Takes the route and ends the result; returns what came of it as plain values."""
         return told(self.take(world, array))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another library makes the result, which calls the driver too."""
+        return self.use.startswith("to: ")
 
     def __str__(self) -> str:
         return f"{self.producer} / {self.use}"
