@@ -9,7 +9,7 @@ import asyncio
 import gc
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import cai_dlpack as cd
@@ -185,7 +185,7 @@ def test_a_generator_inside_an_open_block_keeps_its_array_until_it_is_closed(
 ) -> None:
     """The exception that SECURITY.md names."""
 
-    def suspended(view: cd.CaiView) -> Iterator[cd.CaiView]:
+    def suspended(view: cd.CaiView) -> Generator[cd.CaiView, None, None]:
         with view.consume(machine.stream()) as loan:
             yield loan
 
