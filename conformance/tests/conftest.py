@@ -22,6 +22,7 @@ def simulated() -> Machine:
 def machine(simulated: Machine) -> Iterator[Machine]:
     """The simulated machine with device 0 current and an empty log."""
     simulated.set_current(0)
+    simulated.set_capture_mode(0)  # GLOBAL: an earlier test may have left another one
     simulated.clear()
     yield simulated
     simulated.set_current(0)

@@ -139,12 +139,17 @@ class Machine:
     @contextlib.contextmanager
     def relaxed(self) -> Iterator[None]:
         """Allows what a capture forbids the thread, such as a wait of the host."""
-        mode = ctypes.c_uint(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
-        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        before = self.set_capture_mode(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
         try:
             yield
         finally:
-            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            self.set_capture_mode(before)
+
+    def set_capture_mode(self, mode: int) -> int:
+        """Says what captures elsewhere forbid this thread; returns the mode before."""
+        exchanged = ctypes.c_uint(mode)
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(exchanged))
+        return exchanged.value
 
     # --- the log ---
 

@@ -3,6 +3,8 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
+use crate::driver;
+use crate::driver::Relaxed;
 use crate::partners::{Partner, Reads, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
@@ -23,6 +25,8 @@ pub(super) struct LibraryCall<'a, 'py> {
     function: &'static Py<PyAny>,
     stream: Option<&'a Bound<'py, PyAny>>,
     request: Option<Request>,
+    /// Whether the host waits for the array in the call, which asks nothing of the view.
+    is_host_wait: bool,
 }
 
 impl<'a, 'py> LibraryCall<'a, 'py> {
@@ -49,6 +53,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             function: consumer.function(partner)?,
             stream,
             request,
+            is_host_wait: false,
         })
     }
 
@@ -57,7 +62,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     ///
     /// # Errors
     /// The rules of the order, of one that the library makes too; the driver's errors.
-    pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
+    pub(super) fn order(&mut self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
         let is_pending =
             view.ready_number() != Stream::None && self.request != Some(Request::NoSync);
         let request = self.request.filter(|_| !self.partner.call.passes_stream);
@@ -68,6 +73,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         let call = library::as_set(py, &self.partner.call);
         if call.waits_unasked() && is_pending {
             check_host_wait(view)?;
+            self.is_host_wait = true;
         }
         let Some(request) = request else {
             return Ok(None);
@@ -85,11 +91,15 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         }
     }
 
-    /// Makes the call.
+    /// Makes the call. A wait of the host in it is allowed beside captures of other streams, as this library's own is.
     ///
     /// # Errors
-    /// The library's exception; those of [`UseStream::around`].
+    /// The library's exception; those of [`UseStream::around`]; the driver's.
     pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
+        let _relaxed = match self.is_host_wait {
+            true => Some(Relaxed::new(driver::driver()?)?),
+            false => None,
+        };
         self.made(view)
             .map_err(|error| noted(self.partner, view, error))
     }

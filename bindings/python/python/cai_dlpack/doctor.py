@@ -55,6 +55,7 @@ FINDINGS = {
     "apache-tvm-ffi",
     "array-api-strict",
     "cuda-core",
+    "dlpark",
     "jax",
     "mpi4py",
     "nanobind",
