@@ -1,6 +1,6 @@
 //! The hand-over of a view to a consumer: who would wait, and what would be refused.
 
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 
 use pyo3::prelude::*;
 
@@ -198,10 +198,14 @@ pub(super) fn refuse(
 ) {
     let unanswered = RefCell::new(None);
     let preferred = partner.call_of(view.view().device());
-    let wrong_stream = consumer.and_then(|consumer| consumer.wrong_stream(preferred));
+    // Asked only after the driver has refused the preferred call.
+    let wrong_stream = LazyCell::new(|| consumer?.wrong_stream(preferred));
     let exports = |call: &Call, array: &Descriptor| {
         // That a call looks at no stream is no remedy for one that does not exist.
-        if let (Some(wrong), false) = (&wrong_stream, call.code == preferred.code) {
+        if call.code != preferred.code
+            && unanswered.borrow().is_some()
+            && let Some(wrong) = &*wrong_stream
+        {
             return Some(wrong.clone());
         }
         if let Err(refused) = library::check_build(py, partner, call, array.device()) {
