@@ -50,6 +50,17 @@ def capturing(stream: int, mode: int) -> Iterator[None]:
             driver.cuGraphDestroy(graph)
 
 
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """Allows this thread what captures of other streams forbid it."""
+    driver, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint(2)
+    assert driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
 def readers(room: str) -> dict[str, Any]:
     """The libraries whose calls are made in a room, by distribution."""
     module = host if room == "host" else device
