@@ -143,10 +143,12 @@ def with_a_fault(route: Route, world: Simulated, array: Any) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_every_call_of_every_route(producer: str, state: State) -> None:
+    # One code and another in turn: all codes with all producers take twice as long, and make the same calls fail.
+    codes = (UNKNOWN, CODES[1 + list(PRODUCERS).index(producer) % (len(CODES) - 1)])
     for route in [route for route in ROUTES if route.producer == producer]:
         expected, functions = calls_of(route, state)
         for function in functions:
-            for code in CODES:
+            for code in codes:
                 nth = 1
                 while fails_rightly(route, state, (function, code, nth), expected):
                     again = route.run(state.world, route.make(state.world))

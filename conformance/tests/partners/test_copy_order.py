@@ -193,8 +193,8 @@ def test_streams_that_take_no_more_work_delay_no_other_streams_copies(full: int,
         for _ in range(3):
             abi.release(copy_for(source, other))
             assert wait(machine, other) == 0
-            # The last one is marked by the next.
-            assert until(partial(is_at_most, machine, before + full + 1))
+            # The last one is marked by the next; and a byte, by which the context is waited for.
+            assert until(partial(is_at_most, machine, before + full + 2))
         assert all(is_alive(machine, tensor) for tensor in tensors)
     assert until(partial(is_at_most, machine, before))
 
