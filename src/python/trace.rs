@@ -5,7 +5,7 @@
 //!     calls=cuPointerGetAttributes time=14.2us
 //! view: producer=Array refused=[typestr-syntax] calls=none time=5.0us
 //! ```
-//! A function that converts declares [`trace`] as its `TRACER`, by which [`fastcall`](crate::python::cpython::fastcall)
+//! A function that converts declares [`trace`] as its `TRACER`, by which [`fastcall`]
 //! calls it while anything is traced; an attribute as well ([`getter`](crate::python::cpython::getter)). A method of PyO3's
 //! calls [`traced`]. What C code calls without a moment for Python code is a [`QuietCall`].
 
