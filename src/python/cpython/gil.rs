@@ -10,6 +10,7 @@
 //!
 //! In both cases it must belong to the interpreter that loaded the library.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use once_cell::race::OnceBox;
@@ -23,6 +24,8 @@ use crate::view;
 
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 type IsFinalizing = unsafe extern "C" fn() -> std::ffi::c_int;
+type Make = unsafe extern "C" fn(*mut ffi::PyInterpreterState) -> *mut ffi::PyThreadState;
+type Bind = unsafe extern "C" fn(*mut ffi::PyThreadState);
 
 struct Interpreter {
     current: Current,
@@ -84,6 +87,43 @@ pub(crate) fn attached<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     (!state.is_null())
         .then(|| Python::try_attach(body))
         .flatten()
+}
+
+/// Runs `body` attached, on a thread of ours that CPython has no state for; a state is made for it before, and freed after.
+/// `None` if there is no memory for the state (`PyGILState_Ensure`, which makes one too, ends the process then), and if
+/// the interpreter ends.
+pub(super) fn attached_first<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    let state = new_thread_state()?;
+    let result = Python::try_attach(body);
+    if is_ending() {
+        return result; // It ends the states of all threads.
+    }
+    // SAFETY: this thread's own state, which is not current: `try_attach` has left it as it was.
+    unsafe { ffi::PyEval_RestoreThread(state.as_ptr()) };
+    // SAFETY: the state is current; this takes back the one count with which it was made, and frees it.
+    unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_UNLOCKED) };
+    result
+}
+
+/// Makes a state of this thread, which is not attached by that; `None` if there is no memory.
+fn new_thread_state() -> Option<NonNull<ffi::PyThreadState>> {
+    let interpreter = INTERPRETER.get().filter(|_| !is_ending())?;
+    let main = interpreter.main.load(Ordering::Relaxed);
+    // CPython 3.11 alone binds what it has made without a look at whether that is NULL: there its two halves.
+    if let Some(bind) = find(&[c"_PyThreadState_SetCurrent"]).filter(|_| interpreter.per_process) {
+        let make = find(&[c"_PyThreadState_Prealloc"])?;
+        // SAFETY: the function has had this signature since it exists (3.2).
+        let make = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Make>(make) };
+        // SAFETY: the function has this signature, in the one version that has it (3.11).
+        let bind = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Bind>(bind) };
+        // SAFETY: needs no GIL, but an interpreter, which has not begun to end (above).
+        let state = NonNull::new(unsafe { make(main) })?;
+        // SAFETY: a state that was just made, on the thread that is to have it.
+        unsafe { bind(state.as_ptr()) };
+        return Some(state);
+    }
+    // SAFETY: needs no GIL, but an interpreter, which has not begun to end (above).
+    NonNull::new(unsafe { ffi::PyThreadState_New(main) })
 }
 
 /// Runs `body` with the GIL, which this thread holds already, or takes.

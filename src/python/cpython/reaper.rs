@@ -17,6 +17,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -39,6 +40,8 @@ static INSTALLING: AtomicBool = AtomicBool::new(false);
 
 /// The stack of the reaper, which runs finalisers of any Python code: that of a main thread.
 const STACK: usize = 8 << 20;
+/// Until the reaper tries again, if there was no memory for its thread state.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Pushes a node on the queue, without waiting. After the end the node is leaked and counted.
 ///
@@ -103,9 +106,9 @@ fn drain(_py: Python<'_>) {
 /// lock, which a child that is forked meanwhile finds locked for ever (CPython before 3.12).
 fn reap() {
     signals::block();
-    if wait() {
+    while wait() {
         let mut context = any_context();
-        Python::try_attach(|py| {
+        let ended = gil::attached_first(|py| {
             drain(py);
             while py.detach(|| {
                 drop(context.take());
@@ -116,6 +119,12 @@ fn reap() {
                 drain(py);
             }
         });
+        if ended.is_some() || gil::is_ending() {
+            return;
+        }
+        // No memory: the pending call alone empties the queue meanwhile.
+        drop(context);
+        std::thread::park_timeout(PAUSE);
     }
 }
 
