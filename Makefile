@@ -99,9 +99,10 @@ test-rust: $(VENV)/.requirements simulator
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
-# A process per core, each with a simulated driver of its own; a file's tests stay together.
+# Three processes for two cores, since the tests wait more than they work; each with a simulated driver of its own. A
+# file's tests stay together.
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(call simulated,$(VENV)) -m pytest --numprocesses auto --dist loadfile --durations 20 --durations-min 5
+	$(call simulated,$(VENV)) -m pytest --numprocesses $$(($$(nproc) * 3 / 2)) --dist loadfile --durations 20 --durations-min 5
 
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
