@@ -74,7 +74,15 @@ def mutants(minutes: float) -> list[str]:
 
 
 # The suites of the mode in which every allocation collects (conformance/tests/hostile.py).
-COLLECTED = ["test_malformed_cai", "test_malformed_dlpack", "test_import", "test_export", "test_capsules", "partners"]
+COLLECTED = [
+    "test_malformed_cai",
+    "test_malformed_descr",
+    "test_malformed_dlpack",
+    "test_import",
+    "test_export",
+    "test_capsules",
+    "partners",
+]
 
 
 def collecting(_: float) -> list[str]:
