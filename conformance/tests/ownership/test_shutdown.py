@@ -226,6 +226,52 @@ def test_the_end_releases_what_neither_the_reaper_nor_a_pending_call_comes_to(in
 
 
 @EACH_INTERPRETER
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cd.view(np.zeros(3))",
+        "cd.explain(cai(), device_id=0)",
+        "cd.view(cai(), device_id=0).__dlpack__(max_version=(1, 3), stream=-1)",
+        "contextlib.suppress(TypeError).__exit__(*refused())",
+    ],
+)
+def test_what_the_reaper_s_thread_has_kept_ends_with_it(call: str, interpreter: Interpreter) -> None:
+    """A finaliser of `threading.local` that calls this library, and one that takes the GIL (NumPy's deleter)."""
+    code = f"""
+        import contextlib
+        import numpy as np
+
+        local, main = threading.local(), threading.get_ident()
+
+        def refused():
+            try:
+                cd.view(3)
+            except TypeError as error:
+                return type(error), error, None
+
+        class Last:
+            def __del__(self):
+                self.kept = {call}
+                print(threading.get_ident() != main, flush=True)
+
+        class Array(np.ndarray):
+            def __del__(self):
+                if threading.get_ident() != main:
+                    local.last, local.cached = Last(), cd.view(np.zeros(3))
+
+        array = np.zeros(3).view(Array)
+        tensor = abi.consume(cd.to_dlpack(array, max_version=(1, 3)))
+        del array
+        # The main thread runs no byte code meanwhile.
+        thread = threading.Thread(target=lambda: (time.sleep(0.05), native.storm([tensor], gil=False), time.sleep(0.1)))
+        thread.start()
+        thread.join()
+    """
+    answer = interpreter.run(BEFORE, code)
+    assert answer == (0, "True\n")
+
+
+@EACH_INTERPRETER
 def test_where_no_thread_can_be_had_the_pending_call_releases(interpreter: Interpreter) -> None:
     code = """
         import pathlib, resource, weakref

@@ -192,6 +192,45 @@ def test_a_stream_is_ordered_where_the_librarys_wait_is_switched_off(
         assert plan.order is not None and plan.order.startswith("the host waits" if is_on else "nobody waits")
 
 
+@needs.numba_cuda
+def test_the_capture_mode_is_set_back_though_the_driver_refuses_once(machine: Machine) -> None:
+    array = on_device(machine, machine.stream())
+    machine.control.fault("cuThreadExchangeStreamCaptureMode", 999, 2)
+    cd.to(array, "numba")
+    assert machine.control.pending_faults() == 0
+    assert machine.set_capture_mode(GLOBAL) == GLOBAL
+
+
+@needs.numba_cuda
+@pytest.mark.parametrize("current", ["none", "the memory's", "another"])
+@pytest.mark.parametrize("ready", [1, 2])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_default_stream_is_the_memory_s_whatever_context_is_current(
+    named: bool, ready: int, current: str, machine: Machine
+) -> None:
+    """The library alone would wait for the default stream of the current context, and break a capture there."""
+    pointer, consumer = machine.device_memory(16, 1), machine.stream()
+    captured, captures = blocking_stream(machine), Captures(machine)
+    machine.control.schedule = "lazy"
+    machine.set_current(1)
+    machine.control.store(ready, pointer, b"\1" * 16)
+    machine.set_current(0)
+    captures.begin(captured, GLOBAL)
+    contexts = {"none": None, "the memory's": machine.context(1), "another": machine.context(0)}
+    assert machine.driver.cuCtxSetCurrent(ctypes.c_void_p(contexts[current])) == 0
+    try:
+        made = cd.to(
+            Cai(interface(shape=(4,), data=(pointer, False), stream=ready)), "numba", stream=consumer if named else None
+        )
+        assert machine.control.peek(pointer, 16) == b"\1" * 16
+        assert captures.state(captured) == ACTIVE
+        del made
+    finally:
+        machine.control.schedule = "threaded"
+        machine.set_current(0)
+        captures.close()
+
+
 def blocking_stream(machine: Machine) -> int:
     """A stream that waits for the legacy one, and the legacy one for it."""
     made = ctypes.c_void_p()

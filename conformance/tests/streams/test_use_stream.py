@@ -9,8 +9,10 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import cai_dlpack as cd
+import numpy as np
 import pytest
 import tvm_ffi
+from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
@@ -294,6 +296,32 @@ def test_a_copy_is_ready_on_the_stream_of_the_block(source: int, reader: str, sc
         track.wait(track.a)
         track.wait(track.b)
         track.close()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "threaded"])
+@pytest.mark.parametrize("reader", ["block", "legacy"])
+def test_a_copy_in_a_block_is_there_until_both_streams_have_read_it(
+    reader: str, schedule: Any, machine: Machine
+) -> None:
+    """Which of them the consumer works on is not known; a next copy for the block's stream marks that stream alone."""
+    track = Track(machine)
+    machine.control.schedule = schedule
+    view = cd.view(np.full(NBYTES, 7, "u1"))
+    used = track.b if reader == "block" else LEGACY
+    with cd.use_stream(track.b, device_id=0):
+        copy = abi.consume(view.__dlpack__(max_version=(1, 1), dl_device=(2, 0)))
+        machine.control.delay(used, 0.2)
+        read = (ctypes.c_uint64(track.copy), ctypes.c_uint64(copy.data), ctypes.c_size_t(NBYTES))
+        assert machine.driver.cuMemcpyAsync(*read, ctypes.c_void_p(used)) == 0
+        abi.release(copy)
+        others = [abi.consume(view.__dlpack__(max_version=(1, 1), dl_device=(2, 0))) for _ in range(3)]
+        track.wait(track.b)
+    track.wait(used)
+    assert track.seen() == 7
+    for other in others:
+        abi.release(other)
+    machine.control.schedule = "threaded"
+    track.close()
 
 
 @pytest.mark.parametrize("captured", ["", "a", "b", "ab", "other"])

@@ -100,8 +100,14 @@ pub(super) fn attached_first<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T>
     }
     // SAFETY: this thread's own state, which is not current: `try_attach` has left it as it was.
     unsafe { ffi::PyEval_RestoreThread(state.as_ptr()) };
-    // SAFETY: the state is current; this takes back the one count with which it was made, and frees it.
-    unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_UNLOCKED) };
+    // Not `PyGILState_Release`, which ends what the thread has kept (`threading.local`) with the count at zero: before CPython
+    // 3.12.4 a finaliser that takes and releases the GIL then frees the state a second time.
+    // SAFETY: the state is current, and ends below.
+    unsafe { ffi::PyThreadState_Clear(state.as_ptr()) };
+    // SAFETY: the state is current.
+    unsafe { ffi::PyEval_SaveThread() };
+    // SAFETY: the state is cleared, not current, and this thread's alone.
+    unsafe { ffi::PyThreadState_Delete(state.as_ptr()) };
     result
 }
 

@@ -110,7 +110,7 @@ impl DlpackRequest<'_, '_> {
     }
 
     /// Makes the copy, for a request without a stream on the stream of the `use_stream` block; the legacy default stream
-    /// waits for it, unless a capture forbids that.
+    /// waits for it, unless a capture forbids that. Its memory ends after the work of both.
     ///
     /// # Errors
     /// Those of the copy; the rules of the order; the driver's errors.
@@ -130,8 +130,9 @@ impl DlpackRequest<'_, '_> {
         if work == Stream::LegacyDefault {
             return export.copy(py, transfer, view);
         }
+        // Whether the consumer works on the one stream or on the other is not known.
         let request = Request::Stream(work);
-        let copy = Export { request, ..*export }.copy(py, transfer, view)?;
+        let copy = transfer.make_for_any(view, request, policy_of(py, request)?)?;
         match refusal(py, &copy, legacy)? {
             None => order(py, &copy, legacy)?,
             Some(refused) if refused.rule() == Rule::CaptureLegacy => {}

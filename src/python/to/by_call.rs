@@ -72,6 +72,11 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         }
         let call = library::as_set(py, &self.partner.call);
         if call.waits_unasked() && is_pending {
+            if view.ready_number().is_default() {
+                // The library would wait for the default stream of the context that is current.
+                dlpack::order(py, view, Request::Host)?;
+                return Ok(Some(Stream::None));
+            }
             check_host_wait(view)?;
             self.is_host_wait = true;
         }

@@ -117,6 +117,8 @@ pub(super) struct Used {
     pub(super) kept: Option<Kept>,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
+    /// Whether the consumer may work on other streams than the copy's, too: its memory then ends after devices.
+    pub(super) is_anywhere: bool,
     /// Whether the host can write the source. Then what uses the memory anew need not be in the order of any stream.
     pub(super) may_host_write: bool,
 }
@@ -141,8 +143,10 @@ impl Copy<'_> {
         let guard = self
             .view
             .consume_uncaptured(stream, context, moved, policy)?;
-        let used = Use::new(self.driver, stream)?;
-        let mut allocation = self.allocate(used)?;
+        let mut allocation = match self.used.is_anywhere {
+            true => self.allocate_for_any()?,
+            false => self.allocate(Use::new(self.driver, stream)?)?,
+        };
         allocation.keep(self.used.kept.clone());
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
@@ -230,6 +234,16 @@ impl Copy<'_> {
             used,
             field,
         )
+    }
+
+    /// Allocates for work on any stream, in the context of the copy's memory; a stream's is current.
+    #[cold]
+    fn allocate_for_any(&self) -> Result<Allocation, Error> {
+        let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+        let used = Use::anywhere(self.driver, current.original())?;
+        let allocation = self.allocate(used)?;
+        current.restore()?;
+        Ok(allocation)
     }
 
     /// Refuses a stream of another device than the copy's; returns its context, which is current.

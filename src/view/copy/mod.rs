@@ -180,6 +180,21 @@ impl Transfer {
         self.make_kept(view, request, policy, None)
     }
 
+    /// As [`make`](Self::make), for a consumer that may work on other streams than the one that `request` names, too.
+    ///
+    /// # Errors
+    /// Those of [`make`](Self::make).
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(crate) fn make_for_any(
+        self,
+        view: &CaiView,
+        request: Request,
+        policy: SyncPolicy,
+    ) -> Result<CaiView, Error> {
+        self.make_used(view, request, policy, (None, true))
+    }
+
     /// As [`make`](Self::make), on a stream that `kept` keeps alive.
     fn make_kept(
         self,
@@ -188,12 +203,23 @@ impl Transfer {
         policy: SyncPolicy,
         kept: Option<Kept>,
     ) -> Result<CaiView, Error> {
+        self.make_used(view, request, policy, (kept, false))
+    }
+
+    fn make_used(
+        self,
+        view: &CaiView,
+        request: Request,
+        policy: SyncPolicy,
+        (kept, is_anywhere): (Option<Kept>, bool),
+    ) -> Result<CaiView, Error> {
         let (whole, kind) = Self::whole(view.descriptor())?;
         // With the interpreter's lock, and in the caller's context.
         let moved = view.producer_moved()?;
         let used = Used {
             kept,
             moved,
+            is_anywhere,
             may_host_write: kind != Some(MemoryKind::Device),
         };
         detach(|| match self {
