@@ -1,7 +1,7 @@
 //! The thread that asks all events together.
 
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// and no event for each copy.
 const MARKS: usize = 4;
 
-static KEEPER: OnceLock<Option<Sender<News>>> = OnceLock::new();
+static KEEPER: OnceLock<Sender<News>> = OnceLock::new();
 
 enum News {
     /// What hangs on an event.
@@ -84,11 +84,16 @@ pub(crate) fn start_for(block: &Block) {
 }
 
 fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
-    let start = || {
+    /// Held while the thread is started: one at a time tries, and the next one again if that could not be done.
+    static STARTING: Mutex<()> = Mutex::new(());
+    if KEEPER.get().is_none() {
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, receiver) = channel();
-        spawn(driver, receiver).then_some(sender)
-    };
-    KEEPER.get_or_init(start).as_ref()
+        if KEEPER.get().is_none() && spawn(driver, receiver) {
+            let _ = KEEPER.set(sender);
+        }
+    }
+    KEEPER.get()
 }
 
 /// Starts the thread; returns whether that could be done.
@@ -179,8 +184,8 @@ pub(super) fn drop_later(owner: Owner) {
     // A thread that finds no memory waits for it.
     stats::QUEUED.add();
     let unsent = match KEEPER.get() {
-        Some(Some(keeper)) => keeper.send(news).err().map(|error| error.0),
-        _ => Some(news),
+        Some(keeper) => keeper.send(news).err().map(|error| error.0),
+        None => Some(news),
     };
     if unsent.is_some() {
         stats::DRAINED.add();
