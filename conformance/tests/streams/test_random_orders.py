@@ -11,7 +11,7 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.moved_producers import LOANS
 from conformance.tests.streams.random_orders import TABLE, Program
 
-SEEDS = range(260)
+SEEDS = range(300)
 
 
 @pytest.fixture
