@@ -17,6 +17,7 @@ from conformance.tests.doubles.producers import cai
 from conformance.tests.simulated.machine import Machine
 
 SIZE = 8
+LEGACY = 1
 KINDS = ("device", "other-device", "managed", "pinned")
 
 
@@ -34,7 +35,8 @@ class Program:
 
     def __init__(self, machine: Machine, seed: int, *, drops: bool) -> None:
         self.machine, self.random, self.drops = machine, random.Random(seed), drops
-        self.streams = [machine.stream(ordinal) for ordinal in (0, 0, 1, 1)]
+        self.streams_of = {machine.stream(ordinal): ordinal for ordinal in (0, 0, 1, 1)}
+        self.streams = list(self.streams_of)
         self.arrays = [self._array(kind) for kind in KINDS]
         self.pinned = self.arrays[KINDS.index("pinned")].address
         self.read: list[tuple[int, bytes]] = []
@@ -55,13 +57,17 @@ class Program:
     def run(self, steps: int) -> bool:
         """Runs the steps; returns whether every copy held what it should."""
         for _ in range(steps):
-            self.random.choice([self._store, self._copy, self._copy, self._copy_to_host, self._drop])()
+            calls = [self._store, self._copy, self._copy, self._copy_in_a_block, self._copy_to_host, self._drop]
+            self.random.choice(calls)()
         while self.drops and self.kept:
             self._drop()
         self.random.shuffle(self.streams)
         for stream in self.streams:
             code = self.machine.driver.cuStreamSynchronize(ctypes.c_void_p(stream))
             assert code == 0, code
+        for ordinal in (1, 0):
+            self.machine.set_current(ordinal)
+            self.machine._call("cuStreamSynchronize", ctypes.c_void_p(LEGACY))
         return self.right and all(self.machine.read(target, SIZE) == value for target, value in self.read)
 
     def _store(self) -> None:
@@ -81,11 +87,28 @@ class Program:
         if asked == -1:
             self.right &= self.machine.read(tensor.data, SIZE) == array.expected
         else:
-            target = self.machine.device_memory(SIZE)
-            addresses = (ctypes.c_uint64(target), ctypes.c_uint64(tensor.data), ctypes.c_size_t(SIZE))
-            self.machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(reader))
-            self.read.append((target, array.expected))
+            self._read(tensor.data, array.expected, reader)
         self.kept.append(tensor)
+
+    def _copy_in_a_block(self) -> None:
+        """A copy for a consumer that names no stream, and works on the block's or on the legacy default one."""
+        at = self.random.randrange(len(KINDS))
+        array, ordinal = self.arrays[at], int(KINDS[at] == "other-device")
+        block = self.random.choice(self.streams)
+        is_of_device = self.streams_of[block] == ordinal
+        with cd.use_stream(block, device_id=self.streams_of[block]):
+            tensor = abi.consume(self._view(array).__dlpack__(copy=True, max_version=(1, 3)))
+        reader = self.random.choice([block, LEGACY]) if is_of_device else LEGACY
+        self._read(tensor.data, array.expected, reader, ordinal)
+        self.kept.append(tensor)
+
+    def _read(self, address: int, expected: bytes, reader: int, ordinal: int = 0) -> None:
+        target = self.machine.device_memory(SIZE)
+        self.machine.set_current(ordinal)  # whose default stream it is
+        addresses = (ctypes.c_uint64(target), ctypes.c_uint64(address), ctypes.c_size_t(SIZE))
+        self.machine._call("cuMemcpyAsync", *addresses, ctypes.c_void_p(reader))
+        self.machine.set_current(0)
+        self.read.append((target, expected))
 
     def _copy_to_host(self) -> None:
         array = self.random.choice(self.arrays)
