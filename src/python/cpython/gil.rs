@@ -122,13 +122,14 @@ fn new_thread_state() -> Option<NonNull<ffi::PyThreadState>> {
         let make = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Make>(make) };
         // SAFETY: the function has this signature, in the one version that has it (3.11).
         let bind = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Bind>(bind) };
-        // SAFETY: needs no GIL, but an interpreter, which has not begun to end (above).
+        // SAFETY: needs no GIL, but an interpreter: `is_ending` (above) says that it is there, and it does not end before the
+        // function of `atexit` has joined this thread. If that was discarded, the end may begin in between: documented.
         let state = NonNull::new(unsafe { make(main) })?;
-        // SAFETY: a state that was just made, on the thread that is to have it.
+        // SAFETY: a state that was just made, not NULL, on the thread that is to have it.
         unsafe { bind(state.as_ptr()) };
         return Some(state);
     }
-    // SAFETY: needs no GIL, but an interpreter, which has not begun to end (above).
+    // SAFETY: needs no GIL, but an interpreter: as above.
     NonNull::new(unsafe { ffi::PyThreadState_New(main) })
 }
 

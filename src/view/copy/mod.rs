@@ -70,7 +70,7 @@ impl CaiView {
             _ => stream,
         };
         let transfer = Transfer::of(self.device(), self.device())?;
-        transfer.make_kept(self, request, SyncPolicy::Event, used.keep())
+        transfer.make_used(self, request, SyncPolicy::Event, (used.keep(), false))
     }
 
     /// Copies the elements, in C order, to memory of the CPU. The host waits for the data and for the copy.
@@ -177,7 +177,7 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        self.make_kept(view, request, policy, None)
+        self.make_used(view, request, policy, (None, false))
     }
 
     /// As [`make`](Self::make), for a consumer that may work on other streams than the one that `request` names, too.
@@ -195,17 +195,8 @@ impl Transfer {
         self.make_used(view, request, policy, (None, true))
     }
 
-    /// As [`make`](Self::make), on a stream that `kept` keeps alive.
-    fn make_kept(
-        self,
-        view: &CaiView,
-        request: Request,
-        policy: SyncPolicy,
-        kept: Option<Kept>,
-    ) -> Result<CaiView, Error> {
-        self.make_used(view, request, policy, (kept, false))
-    }
-
+    /// As [`make`](Self::make), on a stream that `kept` keeps alive; for a consumer that may work on others, too, if
+    /// `is_anywhere`.
     fn make_used(
         self,
         view: &CaiView,
