@@ -208,7 +208,9 @@ def handed_on(case: Case, capsule: Any) -> Any:
         case 1:
             abi.release(abi.consume(capsule))
         case 2:
-            return cd.from_dlpack(capsule, **keywords(case, "stream", "copy", "device"))
+            view = cd.from_dlpack(capsule, **keywords(case, "stream", "copy", "device"))
+            case.opaque.add(id(view))
+            return view
     return None
 
 

@@ -84,6 +84,8 @@ class Case:
         #: The addresses of the tensors that a library has taken over.
         self.taken: list[int] = []
         self.keep: list[object] = []
+        #: The ids of the views that were imported from a capsule: the collector cannot look into its tensor.
+        self.opaque: set[int] = set()
         #: How often an object of the case was asked for something.
         self.asked = 0
         #: Whether the memory of the array is there, so that it may be copied.

@@ -145,9 +145,10 @@ def use(case: Case, array: Any, is_second: bool = False) -> None:
     for view in views:
         for _ in range(source.byte() % 4):
             derived = called(allowed, source.one_of(grammar.OF_A_VIEW), case, view)
-            if source.byte() % 2 and hasattr(array, "cache"):
+            if source.byte() % 2 and hasattr(array, "cache") and id(view) not in case.opaque:
                 # A cycle; not through a DLPack tensor, which the collector cannot look into.
-                array.cache += [view, *(each for each in [derived] if not isinstance(each, OPAQUE))]
+                is_opaque = isinstance(derived, OPAQUE) or id(derived) in case.opaque
+                array.cache += [view] if is_opaque else [view, derived]
     del result, views
 
 

@@ -3,7 +3,8 @@
     python -m conformance.gpu.judged                    on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.judged --simulated
 
-The kit's own report of each is printed. Exits with 1 if this package's arrays or imports are found wrong.
+The kit's own report of each is printed as soon as it is there. Exits with 1 if this package's arrays or imports are
+found wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,9 @@ def main() -> int:
     failed = False
     # Side by side: a check's time is that of a library's import, in a process of its own.
     with ThreadPoolExecutor(os.cpu_count()) as together:
-        answers = together.map(lambda target: judged(target, asked.simulated), TARGETS)
-        for target, (said, code) in zip(TARGETS, answers, strict=True):
+        asked_of = {together.submit(judged, target, asked.simulated): target for target in TARGETS}
+        for answer in as_completed(asked_of):
+            target, (said, code) = asked_of[answer], answer.result()
             print(f"\n== {' '.join(target[1:])}\n{said}", flush=True)
             failed |= code > (target[0] != "cai_dlpack")
     return int(failed)

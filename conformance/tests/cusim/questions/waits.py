@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, create_string_buffer
+from functools import partial
 
 from cai_conformance.slow import Slow
 
@@ -15,6 +16,7 @@ from conformance.tests.cusim.questions.ask import (
     LONG,
     MODES,
     RELAXED,
+    another_context,
     beside_a_capture,
     on_another_thread,
     question,
@@ -56,32 +58,57 @@ def common_calls(cu: Driver) -> dict[str, Callable[[], int]]:
     }
 
 
-def beside_a_free(cu: Driver, name: str) -> str:
-    """Whether a call returns while another thread waits in cuMemFree."""
-    slow, stream, memory = Slow(), cu.stream(), cu.alloc(8)
+def beside(cu: Driver, wait: Callable[[], object], name: str) -> str:
+    """Whether a call returns while another thread waits for the context's work."""
+    slow, stream = Slow(), cu.stream()
     slow.busy(stream, 0)
     cu.wait_for(stream)
     call = common_calls(cu)[name]
     slow.busy(stream, LONG)
     context = cu.current()
 
-    def free() -> None:
+    def waits() -> None:
         cu.set_current(context)
-        cu.free(memory)
+        wait()
 
-    freeing = threading.Thread(target=free)
-    freeing.start()
+    waiting = threading.Thread(target=waits)
+    waiting.start()
     time.sleep(LONG / 4)
     code = call()
     is_done = cu.is_done(stream)
-    freeing.join()
+    waiting.join()
     return f"{'waits' if is_done else 'does not wait'} ({code})"
 
 
 @question
 def calls_beside_a_free(cu: Driver) -> object:
     """which calls wait while another thread's cuMemFree waits for unrelated work"""
-    return {name: beside_a_free(cu, name) for name in common_calls(cu)}
+    return {name: beside(cu, partial(cu.free, cu.alloc(8)), name) for name in common_calls(cu)}
+
+
+@question
+def calls_beside_a_wait_for_the_context(cu: Driver) -> object:
+    """which calls wait while another thread's cuCtxSynchronize waits for unrelated work"""
+    return {name: beside(cu, lambda: cu.code("cuCtxSynchronize"), name) for name in common_calls(cu)}
+
+
+@question
+def a_wait_for_another_context(cu: Driver) -> object:
+    """cuCtxSynchronize of another context, on another thread in RELAXED mode: code, and the capture's end, beside a
+    capture of each mode"""
+    here = cu.current()
+    with another_context(cu):
+        other = cu.current()
+    found = {}
+
+    def synchronize() -> int:
+        cu.set_current(other)
+        return cu.code("cuCtxSynchronize")
+
+    for name, mode in MODES.items():
+        cu.set_current(here)
+        found[name] = beside_a_capture(cu, mode, lambda: on_another_thread(cu, synchronize, RELAXED))
+    return found
 
 
 @question
