@@ -92,7 +92,7 @@ def strict_out(array: Any) -> tuple[object, int]:
 def jax_out(array: Any) -> tuple[object, int]:
     jax = load("jax")
     row_major_only(array)
-    made = jax.numpy.array(array)
+    made = jax.device_put(jax.numpy.array(array), jax.devices("cpu")[0])  # on a machine with a GPU, too
     return made, made.unsafe_buffer_pointer()
 
 
