@@ -12,6 +12,7 @@
 #   CARRIED=site.tar.xz       engines for `reach` that are not installed there (conformance/gpu/carried.py)
 #   TRIALS=1000               shortens the races
 #   ENGINES='dask nixl'       some engines of `reach`; JOBS=8 checks of it at once
+#   JUDGED='torch jax'        some targets of `judged`
 #   COMMIT=1a2b3c4            names the commit of a tree that was carried in without its repository
 #   PIN_CLOCKS=1              fixes the clocks for the run, which needs the right to (nvidia-smi --lock-gpu-clocks)
 #   SIMULATED=1               runs the parts on the simulated driver, to see that they run: every output says
@@ -90,7 +91,7 @@ matrix() {
     fi
 }
 rust() { keep rust.tsv timeout "${RUST_SECONDS:-300}" "${run[@]}" -m conformance.gpu.rust "${flags[@]}"; }
-judged() { keep judged.txt "${run[@]}" -m conformance.gpu.judged "${flags[@]}"; }
+judged() { keep judged.txt "${run[@]}" -m conformance.gpu.judged "${flags[@]}" ${JUDGED:-}; }
 
 failed=0
 for part in ${PARTS:-questions checks reach bench races matrix judged}; do

@@ -1,10 +1,10 @@
 """Judges libraries' arrays in the memory of a GPU with the conformance kit, race trials included.
 
-    python -m conformance.gpu.judged                    on a GPU
+    python -m conformance.gpu.judged [WORD ...]         on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.judged --simulated
 
-The kit's own report of each is printed as soon as it is there. Exits with 1 if this package's arrays or imports are
-found wrong.
+The kit's own report of each is printed as soon as it is there. WORD chooses the targets whose command has it. Exits with
+1 if this package's arrays or imports are found wrong.
 """
 
 from __future__ import annotations
@@ -103,12 +103,14 @@ def judged(target: tuple[str, ...], simulated: bool) -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="on the simulator, those that reach its driver")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="part of a target's command")
     asked = parser.parse_args()
+    chosen = [target for target in TARGETS if any(word in " ".join(target) for word in asked.words or [""])]
     begin(parser, asked.simulated)
     failed = False
     # Side by side: a check's time is that of a library's import, in a process of its own.
     with ThreadPoolExecutor(os.cpu_count()) as together:
-        asked_of = {together.submit(judged, target, asked.simulated): target for target in TARGETS}
+        asked_of = {together.submit(judged, target, asked.simulated): target for target in chosen}
         for answer in as_completed(asked_of):
             target, (said, code) = asked_of[answer], answer.result()
             print(f"\n== {' '.join(target[1:])}\n{said}", flush=True)
