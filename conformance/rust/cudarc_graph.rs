@@ -225,9 +225,11 @@ fn a_guard_asks_and_keeps_once() {
 #[test]
 fn a_capture_of_a_threads_default_stream_keeps_the_memory() {
     let mut stage = Stage::new();
-    stage.stream = stage.stream.context().per_thread_stream();
-    stage.begin();
+    // Before the capture, which a test that ends here would leave open.
     let other = CudaContext::new(1).expect("device 1");
+    stage.stream = stage.stream.context().per_thread_stream();
+    stage.stream.context().bind_to_thread().expect("current");
+    stage.begin();
     let typed = stage.view.typed_mut::<f32>().expect("floats");
     let guard = typed.on(&stage.stream).expect("a guard");
     other.bind_to_thread().expect("current");

@@ -618,6 +618,9 @@ impl Driver for Script {
     fn stream_id(&self, stream: Stream) -> Result<u64, DriverError> {
         let state = self.call("cuStreamGetId", &stream_name(stream))?;
         state.context_of("cuStreamGetId", stream)?;
+        let captured = state.captures.get(&stream.raw());
+        let is_idle = captured.is_none_or(|&(capture, _)| capture == Capture::Idle);
+        assert!(is_idle, "cuStreamGetId breaks a capture");
         Ok(stream.raw())
     }
 

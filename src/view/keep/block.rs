@@ -47,9 +47,18 @@ impl Home {
         driver: &'static dyn Driver,
         stream: Stream,
     ) -> Result<Option<Lease<'static>>, DriverError> {
-        if driver.capture(stream)? != Capture::Idle {
-            return Ok(None);
+        match driver.capture(stream)? {
+            Capture::Idle => self.record_idle(driver, stream),
+            _ => Ok(None),
         }
+    }
+
+    /// Like [`record`](Self::record), of a stream that has just been asked.
+    fn record_idle(
+        self,
+        driver: &'static dyn Driver,
+        stream: Stream,
+    ) -> Result<Option<Lease<'static>>, DriverError> {
         let event = Lease::recorded(driver, (self.context, self.id), stream)?;
         if driver.capture(stream)? == Capture::Idle {
             return Ok(Some(event));
@@ -127,16 +136,37 @@ impl Use {
         Ok(Self { home, works })
     }
 
-    /// Of `stream`, whose context is current.
+    /// Of `stream`, whose context is current, and which is not being captured: to ask what it is breaks a capture
+    /// (docs/cusim.md).
     pub(crate) fn new(driver: &dyn Driver, stream: Stream) -> Result<Self, DriverError> {
+        // A refusal that comes once says nothing.
+        let id = || driver.stream_id(stream);
+        Self::on(driver, stream, || id().or_else(|_| id()).ok())
+    }
+
+    /// Like [`new`](Self::new), of any stream, and a mark of what it holds now; no mark if it is being captured, or is the
+    /// legacy one beside a capture.
+    pub(super) fn marked(
+        driver: &'static dyn Driver,
+        stream: Stream,
+    ) -> Result<(Self, Option<Lease<'static>>), DriverError> {
+        if driver.capture(stream)? != Capture::Idle {
+            return Ok((Self::on(driver, stream, || None)?, None));
+        }
+        let used = Self::new(driver, stream)?;
+        Ok((used, used.home.record_idle(driver, stream)?))
+    }
+
+    /// `id` is asked of a stream that has a handle.
+    fn on(
+        driver: &dyn Driver,
+        stream: Stream,
+        id: impl FnOnce() -> Option<u64>,
+    ) -> Result<Self, DriverError> {
         let works = match stream {
             Stream::PerThreadDefault => Works::Default(Some(thread::current().id())),
             Stream::LegacyDefault => Works::Default(None),
-            stream => {
-                // A refusal that comes once says nothing.
-                let id = || driver.stream_id(stream);
-                Works::On(stream, id().or_else(|_| id()).ok())
-            }
+            stream => Works::On(stream, id()),
         };
         let home = Home::here(driver)?;
         Ok(Self { home, works })

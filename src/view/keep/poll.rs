@@ -141,8 +141,7 @@ pub(crate) fn until_done(
     owner: &Owner,
     device: Device,
 ) -> Result<(), DriverError> {
-    let used = Use::new(driver, stream)?;
-    let event = used.home.record(driver, stream)?;
+    let (used, event) = Use::marked(driver, stream)?;
     let ordinal = driver.current_device()?;
     let held = Held::owner(Owned {
         driver,
@@ -199,19 +198,20 @@ pub(crate) fn end(block: Block) {
 }
 
 /// Ends a block once `stream`, whose context is current, has done what it holds now: no copy for the stream that the block
-/// was for takes it over before. If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory
-/// is the driver's for good.
+/// was for takes it over before. If the stream is being captured by now, no mark is made, as for an owner
+/// ([`until_done`]). If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory is the
+/// driver's for good.
 pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: Block) {
-    let marked = Use::new(driver, stream).and_then(|used| {
-        block.used = used;
-        used.home.record(driver, stream)
-    });
-    if let Ok(Some(event)) = marked {
-        ends(driver, News::Marked(event, vec![Held::memory(block)]));
-    } else if driver.stream_synchronize(stream).is_ok() {
-        end(block);
-    } else {
-        std::mem::forget(block);
+    match Use::marked(driver, stream) {
+        Ok((used, event)) => {
+            block.used = used;
+            match event {
+                Some(event) => ends(driver, News::Marked(event, vec![Held::memory(block)])),
+                None => end(block),
+            }
+        }
+        Err(_) if driver.stream_synchronize(stream).is_ok() => end(block),
+        Err(_) => std::mem::forget(block),
     }
 }
 

@@ -183,6 +183,20 @@ def captured_waits(cu: Driver) -> object:
 
 
 @question
+def captured_properties(cu: Driver) -> object:
+    """what is asked of a stream in a capture: code, and the capture's end"""
+    word = byref(c_uint64())
+    asked: dict[str, Callable[[int], int]] = {
+        "id": lambda stream: cu.code("cuStreamGetId", c_void_p(stream), word),
+        "context": lambda stream: cu.code("cuStreamGetCtx", c_void_p(stream), word),
+        "flags": lambda stream: cu.code("cuStreamGetFlags", c_void_p(stream), word),
+        "priority": lambda stream: cu.code("cuStreamGetPriority", c_void_p(stream), word),
+        "is capturing": lambda stream: cu.code("cuStreamIsCapturing", c_void_p(stream), word),
+    }
+    return {name: captured(cu, lambda stream, other, event, ask=ask: ask(stream)) for name, ask in asked.items()}  # type: ignore[misc]
+
+
+@question
 def after_the_capture(cu: Driver) -> object:
     """waiting for, and asking about, an event of a capture that has ended"""
     stream, event = cu.stream(), cu.event()

@@ -145,3 +145,18 @@ def a_memory_of_a_capture(cu: Driver) -> object:
     ]
     cu.code("cuMemFreeAsync", memory, c_void_p(stream))
     return codes, kind.value, context.value, cu.code("cuStreamEndCapture", c_void_p(stream), byref(c_void_p()))
+
+
+@question
+def a_mode_without_a_context(cu: Driver) -> object:
+    """cuThreadExchangeStreamCaptureMode to RELAXED on a thread without a context: code; allocating there once it has
+    one, beside a GLOBAL capture: code, and the capture's end"""
+    context = cu.current()
+
+    def allocate() -> tuple[int, int]:
+        cu.set_current(0)
+        code = cu.code("cuThreadExchangeStreamCaptureMode", byref(c_uint(RELAXED)))
+        cu.set_current(context)
+        return code, cu.code("cuMemAlloc_v2", byref(c_uint64()), c_uint64(8))
+
+    return beside_a_capture(cu, GLOBAL, lambda: on_another_thread(cu, allocate))

@@ -450,8 +450,9 @@ fn a_stream_has_one_mark_begun() {
 fn what_has_no_answer_is_stuck() {
     let driver = script();
     let mut keeper = Keeper::default();
+    let (owner, _) = owner(driver, STREAM);
     driver.captured(STREAM, Capture::Active, 1);
-    keeper.round(std::iter::once(News::Unmarked(owner(driver, STREAM).0)));
+    keeper.round(std::iter::once(News::Unmarked(owner)));
     assert!(keeper.later.held[0].is_stuck());
     driver.captured(STREAM, Capture::Idle, 0);
     keeper.mark();
@@ -476,8 +477,9 @@ fn what_hangs_on_a_capture_is_stuck_until_it_is_marked() {
     let driver = script();
     let used = used(driver, STREAM);
     let mut keeper = Keeper::default();
+    let (owner, _) = owner(driver, STREAM);
     driver.captured(STREAM, Capture::Active, 1);
-    keeper.round(std::iter::once(News::Unmarked(owner(driver, STREAM).0)));
+    keeper.round(std::iter::once(News::Unmarked(owner)));
     // Their answers come by hand.
     keeper.markers = Some(Markers::new(driver, |_, _, _| {}));
     for _ in 0..2 {
