@@ -43,7 +43,6 @@ LEFT_OUT = (
         "nixl_cu13.scripts/*",
         "nixl_cu13.libs/nixl/libt*",
         "example.py",
-        "tvm_ffi/lib/*testing*",
         "mpi4py/MPI.[!m]*",
     ),
     *(".nixl_cu13.mesonpy.libs/plugins/*", ".nixl_cu13.mesonpy.libs/lib*utils.so", "nixl_cu13.libs/*_perftest_*"),

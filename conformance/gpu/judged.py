@@ -3,8 +3,8 @@
     python -m conformance.gpu.judged [WORD ...]         on a GPU
     python -m cai_conformance simulate -- python -m conformance.gpu.judged --simulated
 
-The kit's own report of each is printed as soon as it is there. WORD chooses the targets whose command has it. Exits with
-1 if this package's arrays or imports are found wrong.
+The kit's own report of each is printed as soon as it is there. WORD chooses the targets whose command has it. Exits
+with 1 if this package's arrays or imports are found wrong.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def jax_read(array: Any) -> Any:
 #: The module that must be there, and what the kit's command is given.
 TARGETS = (
     ("cai_dlpack", "producer", "conformance.tests.kit.ourselves:on_a_device"),
-    ("cai_dlpack", "consumer", "cai_dlpack:view", "--profile", "cai-consumer"),
+    ("cai_dlpack", "consumer", "cai_dlpack:view", "--profile", "cai-consumer", "--profile", "exchange-consumer"),
+    ("cai_dlpack", "consumer", "cai_dlpack:from_dlpack", "--profile", "dlpack-consumer"),
     ("numba_cuda", "producer", "numba.cuda:to_device"),
     ("numba_cuda", "consumer", "numba.cuda:as_cuda_array", "--profile", "cai-consumer"),
     ("cuda.core", "consumer", f"{JUDGED}:cuda_core_cai", "--profile", "cai-consumer"),

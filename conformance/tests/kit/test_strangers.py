@@ -38,6 +38,22 @@ def says(error):
         raise error
     return function
 
+def of_a_device_alone(**members):
+    """A consumer that refuses the host's memory."""
+    rules = {**DlpackConsumer.rules, "host": lambda read: read.device[0] == 1}
+    return type("OfADeviceAlone", (DlpackConsumer,), {"rules": rules, **members})()
+
+of_a_device = of_a_device_alone()
+
+class Misread(TakenTensor):
+    def shown(self):
+        return replace(self.read, strides=None) if self.read.strides == (1, 2) else self.read
+
+misreads_on_a_device = of_a_device_alone(taken=lambda self, read: Misread(read))
+
+def takes_none(obj):
+    raise BufferError("none")
+
 exits = at_a_copy(lambda: sys.exit(0))
 ends = at_a_copy(lambda: os._exit(0))
 interrupts = at_a_copy(says(KeyboardInterrupt()))
@@ -384,3 +400,21 @@ def test_an_allocator_may_set_an_error_and_raise_it() -> None:
     found = testing.check_exchange_producer(cuda_core_of_dlpack)
     (row,) = [result for result in found.results if result.check.rule == "allocate"]
     assert row.outcome.value == "passed"
+
+
+def test_a_consumer_of_device_memory_alone_is_offered_that(folder: Path) -> None:
+    """Only what is about the host is not run."""
+    code, found = report(folder, "consumer", "strangers:of_a_device")
+    assert code == 0 and {row["outcome"] for row in found["results"]} == {"passed", "not run"}
+    left = {row["id"]: row["evidence"] for row in found["results"] if row["outcome"] == "not run"}
+    assert all("device alone" in reason for reason in left.values()) and len(left) < 10, left
+    code, found = report(folder, "consumer", "strangers:misreads_on_a_device", "--profile", "dlpack-consumer")
+    failed = [row for row in found["results"] if row["outcome"] == "failed"]
+    assert code == 1 and [row["id"] for row in failed] == ["dlpack-consumer.strides-fortran"]
+    assert "device_tensor(" in failed[0]["evidence"] and "offer = device_tensor(" in failed[0]["program"]
+
+
+def test_a_consumer_that_takes_neither_is_offered_the_hosts_memory(folder: Path) -> None:
+    code, found = report(folder, "consumer", "strangers:takes_none", "--profile", "dlpack-consumer")
+    row = of(found, "dlpack-consumer.takes")
+    assert code == 1 and row["outcome"] == "failed" and row["evidence"].startswith("tensor(): raised BufferError")

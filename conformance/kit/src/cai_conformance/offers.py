@@ -191,6 +191,15 @@ class DeviceTensor(Tensor):
         super().__init__(array, **{**usual, **changes})
         self.address = address
 
+    def chosen(self, keywords: dict[str, Any]) -> Tensor:
+        device = keywords.get("dl_device")
+        if keywords.get("copy") is not True or (device is not None and tuple(map(int, device)) != self.device):
+            return super().chosen(keywords)
+        flags = self.changes.get("flags", 0) | abi.IS_COPIED
+        changes = {name: value for name, value in self.changes.items() if name not in ("data", "flags")}
+        self.copied = DeviceTensor(self.array, number=self.number, flags=flags, **changes)
+        return self.copied
+
     def __dlpack__(self, **keywords: Any) -> Any:
         capsule = super().__dlpack__(**keywords)
         self.order(keywords.get("stream"))

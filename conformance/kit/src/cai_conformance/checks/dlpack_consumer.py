@@ -315,6 +315,8 @@ def _(consumer: Consumer) -> None:
     shows="print(offer.calls)",
 )
 def _(consumer: Consumer) -> None:
+    if consumer.of_device:
+        raise NotRun("it takes memory of a device alone")
     found = [call["stream"] for call in calls(consumer) if call.get("stream") is not None]
     demand(not found, f"tensor(): stream={found}")
 
@@ -455,7 +457,7 @@ def deleted(consumer: Consumer, code: str) -> tuple[int, int]:
     """How often the deleter ran while the consumer's array lived, and after its end."""
     offers.TWICE.clear()
     offer, taken, seen = take(consumer, code)
-    if seen.address is not None and seen.address != offer.array.ctypes.data:
+    if seen.address is not None and seen.address != offer.address:
         raise NotRun("the consumer copies, and so has no use for the tensor")
     gc.collect()
     during = offer.deleted
@@ -573,7 +575,7 @@ print(offer.deleted + len(TWICE))  # calls of the deleter""",
 def _(consumer: Consumer) -> None:
     offers.TWICE.clear()
     offer, taken, seen = take(consumer, "tensor()")
-    if seen.address is not None and seen.address != offer.array.ctypes.data:
+    if seen.address is not None and seen.address != offer.address:
         raise NotRun("the consumer copies, and so has no use for the tensor")
     arrays = [taken]
     del taken
@@ -663,8 +665,9 @@ def _(consumer: Consumer) -> None:
 )
 def _(consumer: Consumer) -> None:
     def case(code: str) -> None:
+        offer = consumer.offered(code)
         try:
-            consumer.take(consumer.offered(code))
+            consumer.take(offer)
         except SystemError as error:
             raise Offer(code, f"raised {text_of(error)}") from None
         except Exception:
@@ -740,7 +743,7 @@ def _(consumer: Consumer) -> None:
     writable = seen.writable
     if writable is None:
         raise NotRun("nothing tells whether the consumer's array may be written")
-    if seen.address is not None and seen.address != offer.array.ctypes.data:
+    if seen.address is not None and seen.address != offer.address:
         return  # a copy may be written
     demand(not writable, f"{code}: it may be written")
 
@@ -838,6 +841,8 @@ taken = {take}(offer, device=host)
 print(offer.calls, taken.__dlpack_device__())""",
 )
 def _(consumer: Consumer) -> None:
+    if consumer.of_device:
+        raise NotRun("it takes memory of a device alone")
     host = getattr(consumer.take(consumer.offered("tensor()")), "device", None)
     if host is None or callable(host):
         raise NotRun("nothing tells what the consumer calls the host")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,15 +32,40 @@ class Seen:
     """Whether the type of the values is the library's own, and not what NumPy makes of numbers."""
 
 
-class Consumer:
-    """A function that takes somebody's array and returns its own, and perhaps one that reads that as a NumPy array."""
+#: What changes a tensor so that it is the host's.
+_OF_THE_HOST = ("data=", "announced=", "offsets(")
+#: A tensor of the host's: not one that says to be of another device.
+_TENSOR = re.compile(r"\btensor\((?!device=)")
 
-    def __init__(self, take: Take, read: Callable[[Any], Array] | None = None) -> None:
+
+class Consumer:
+    """A function that takes somebody's array and returns its own, and perhaps one that reads that as a NumPy array.
+
+    One that takes tensors of a device alone is offered those."""
+
+    def __init__(self, take: Take, read: Callable[[Any], Array] | None = None, *, of_device: bool = False) -> None:
         self.take = take
         self.read = read
+        self.of_device = of_device
+
+    def code(self, code: str) -> str:
+        """An offer as this consumer can take it.
+
+        Raises:
+            NotRun: it is of the host's memory.
+        """
+        found = self.said(code)
+        if found != code and any(change in code for change in _OF_THE_HOST):
+            raise NotRun(f"it takes memory of a device alone, and this is of the host's: {code}")
+        return found
+
+    def said(self, text: str) -> str:
+        """A text about offers, with those that this consumer was made."""
+        return _TENSOR.sub("device_tensor(", text) if self.of_device else text
 
     def offered(self, code: str) -> Any:
         """The object that an expression of `cai_conformance.offers` or `exchanged` makes."""
+        code = self.code(code)
         steps.tell("offer", code)
         try:
             return eval(code, {**vars(offers), **vars(exchanged), "np": np, "abi": abi})  # our own text, in the checks

@@ -12,11 +12,20 @@ from cai_conformance.judge import isolate
 from cai_conformance.judge.check import Check
 from cai_conformance.judge.consumed import Consumer
 from cai_conformance.judge.elsewhere import judging
-from cai_conformance.judge.run import Outcome, Result, here, judge_consumer, judge_producer
+from cai_conformance.judge.run import (
+    Outcome,
+    Result,
+    here,
+    judge_consumer,
+    judge_producer,
+    takes_device_memory_alone,
+)
 from cai_conformance.judge.samples import SAMPLES
 from cai_conformance.judge.target import Target, Usage
 from cai_conformance.judge.text import text_of
 
+#: The consumers that may be of the host's memory, or of a device's alone.
+DLPACK = "dlpack-consumer"
 _ATTRIBUTES = {
     "cai-producer": "__cuda_array_interface__",
     "dlpack-producer": "__dlpack__",
@@ -84,7 +93,8 @@ def profiles_of_consumer(take: Any) -> list[str]:
     for profile in ("cai-consumer", "dlpack-consumer", "exchange-consumer"):
         first = CHECKS[f"{profile}.takes"]
         (result,) = judge_consumer(Consumer(take), [first], lambda check, code: "", isolate.one)
-        if result.evidence:
+        is_taken = profile == DLPACK and takes_device_memory_alone(Consumer(take), first, isolate.one)
+        if result.evidence and not is_taken:
             reasons.append(result.evidence)
         else:
             found.append(profile)
@@ -132,7 +142,10 @@ def consumer(
     target: Target, take: Any, read: Any, checks: Iterable[Check], *, in_process: bool = False
 ) -> Iterator[Result]:
     """Judges a consumer, with each check in a process of its own."""
+    listed, apart = list(checks), here if in_process or is_started() else isolate.one
     with judging(target):
-        yield from judge_consumer(
-            Consumer(take, read), checks, target.consumer_program, here if in_process or is_started() else isolate.one
-        )
+        found = Consumer(take, read)
+        if any(check.profile == DLPACK for check in listed):
+            alone = takes_device_memory_alone(found, CHECKS[f"{DLPACK}.takes"], apart)
+            found = Consumer(take, read, of_device=alone)
+        yield from judge_consumer(found, listed, target.consumer_program, apart)

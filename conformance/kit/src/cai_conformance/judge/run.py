@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cai_conformance.cuda import NoDriver
 from cai_conformance.judge import steps
@@ -134,8 +134,20 @@ def _consume(consumer: Consumer | Pair, check: Check, program: Program) -> Resul
     except (NotRun, NoDriver) as why:
         return Result(check, Outcome.NOT_RUN, printable(str(why)))
     except Exception as error:
-        return failed(check, error, program)
+        found = failed(check, error, program)
+        said = consumer.said(found.evidence) if isinstance(consumer, Consumer) else found.evidence
+        return replace(found, evidence=said)
     return Result(check, Outcome.PASSED, tried=1)
+
+
+def takes_device_memory_alone(consumer: Consumer, first: Check, isolate: Isolate) -> bool:
+    """Whether a consumer refuses the host's tensors and takes a device's, by the first check of its profile."""
+    (host,) = judge_consumer(consumer, [first], lambda check, done: "", isolate)
+    if host.outcome is not Outcome.FAILED:
+        return False
+    other = Consumer(consumer.take, consumer.read, of_device=True)
+    (device,) = judge_consumer(other, [first], lambda check, done: "", isolate)
+    return device.outcome is Outcome.PASSED
 
 
 def fallen(check: Check, results: dict[str, Result]) -> str:
