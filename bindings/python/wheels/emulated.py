@@ -8,6 +8,7 @@ machine's own lists of packages stay as they are. Host memory only: the simulate
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -92,7 +93,7 @@ def try_in(target: str, file: Path, trial: Path, folder: Path, run: Callable[...
     command: tuple[object, ...] = (of_musl(folder),)
     if not target.endswith("musl"):
         root = unpacked(folder / "emulated", run)
-        command = (QEMU, "-L", root, root / "usr" / "bin" / "python3.11")
+        command = (shutil.which(QEMU), "-L", root, root / "usr" / "bin" / "python3.11")
     site = folder / "emulated-site"
     shutil.rmtree(site, ignore_errors=True)
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps")
@@ -100,6 +101,6 @@ def try_in(target: str, file: Path, trial: Path, folder: Path, run: Callable[...
     run(*pip, *platform, "--dest", site / "wheels", "numpy")
     for wheel in (*(site / "wheels").iterdir(), file):
         zipfile.ZipFile(wheel).extractall(site)
-    run(*command, trial, PYTHONPATH=str(site))
+    run(*command, trial, PYTHONPATH=str(site), TRIAL_PYTHON=json.dumps([str(word) for word in command]))
     told = run(*command, "-c", "import platform; print(platform.python_version())").strip()
     return f"tried on CPython {told} {chosen.by}, host memory"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from typing import Any, ClassVar
@@ -71,7 +72,9 @@ def commands() -> None:
     """What `python -m cai_dlpack` does without other libraries."""
 
     def ask(*arguments: str) -> str:
-        command = [sys.executable, "-m", "cai_dlpack", *arguments]
+        # An emulated interpreter is no program of this machine's.
+        python = json.loads(os.environ.get("TRIAL_PYTHON", "null")) or [sys.executable]
+        command = [*python, "-m", "cai_dlpack", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert json.loads(ask("doctor", "--json"))
