@@ -55,3 +55,18 @@ def test_each_named_difference_has_its_reason_in_the_documentation() -> None:
     rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
     reasons = [reason for reason, _ in pairs(OTHERWISE.read_text(encoding="utf-8"))]
     assert list(dict.fromkeys(reasons)) == rows[1:]
+
+
+def test_every_function_of_the_library_is_asked_beside_a_capture() -> None:
+    """In a process of its own: the answers' objects are made of a driver."""
+    code = """
+from conformance.tests.cusim.model.driver import Driver
+from conformance.tests.cusim.questions.library import NOT_ASKED, library_calls
+cu = Driver()
+cu.set_current(cu.retain(0))
+print(*sorted({*library_calls(cu), *NOT_ASKED}), sep="\\n")
+"""
+    done = simulate([], ["-c", code])
+    source = (ROOT / "src" / "driver" / "cuda.rs").read_text(encoding="utf-8")
+    named = re.findall(r'^    [a-z0-9_]+ "(cu\w+)" "cu\w+"', source, re.MULTILINE)
+    assert len(named) > 40 and done.stdout.split() == sorted(set(named)), done.stderr

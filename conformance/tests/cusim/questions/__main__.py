@@ -7,11 +7,21 @@ import sys
 
 from conformance.gpu.child import answer
 from conformance.tests.cusim.model.driver import Driver
-from conformance.tests.cusim.questions import addresses, calls, captures, ended, frees, handles, processes, waits
+from conformance.tests.cusim.questions import (
+    addresses,
+    calls,
+    captures,
+    ended,
+    frees,
+    handles,
+    library,
+    processes,
+    waits,
+)
 from conformance.tests.cusim.questions.ask import QUESTIONS, Question, answered, text
 
 # In the order of their lines.
-TOPICS = (calls, frees, captures, waits, handles, ended, addresses, processes)
+TOPICS = (calls, frees, captures, library, waits, handles, ended, addresses, processes)
 
 
 def ask_driver(ask: Question) -> str:
