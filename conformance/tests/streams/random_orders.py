@@ -38,7 +38,7 @@ FACES: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "join": lambda view, stream: cd.join([view], on=stream),
     "to, by a table": lambda view, stream: cd.to(view, StridedMemoryView, stream=stream),
     "to, by a call": lambda view, stream: cd.to(view, "tvm_ffi", stream=stream),
-    "to, by the library's wait": lambda view, _: cd.to(view, "numba"),
+    "to, by a wait of the host": lambda view, _: cd.to(view, "numba"),
     "synchronize": lambda view, _: view.synchronize(),
     "wait": lambda view, _: asyncio.run(view.wait()),
 }
@@ -272,7 +272,7 @@ class Program:
             row = self._row(array, HOST, None, current, is_met)
         self.machine.clear()
         kept = FACES[face](view, consumer.number)
-        if face not in ("wait", "to, by the library's wait"):
+        if face not in ("wait", "to, by a wait of the host"):
             is_remembered = face in ("on", "join") and consumer.is_default and array.device is None
             self._compare(row, is_remembered)
         del kept

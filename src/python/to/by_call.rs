@@ -3,11 +3,9 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-use crate::driver;
-use crate::driver::Relaxed;
 use crate::partners::{Partner, Reads, Waits};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Plan, Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::library;
 use crate::python::call::use_stream;
 use crate::python::call::use_stream::UseStream;
@@ -25,8 +23,6 @@ pub(super) struct LibraryCall<'a, 'py> {
     function: &'static Py<PyAny>,
     stream: Option<&'a Bound<'py, PyAny>>,
     request: Option<Request>,
-    /// Whether the host waits for the array in the call, which asks nothing of the view.
-    is_host_wait: bool,
 }
 
 impl<'a, 'py> LibraryCall<'a, 'py> {
@@ -53,7 +49,6 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
             function: consumer.function(partner)?,
             stream,
             request,
-            is_host_wait: false,
         })
     }
 
@@ -62,7 +57,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
     ///
     /// # Errors
     /// The rules of the order, of one that the library makes too; the driver's errors.
-    pub(super) fn order(&mut self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
+    pub(super) fn order(&self, py: Python<'py>, view: &CaiView) -> PyResult<Option<Stream>> {
         let is_pending =
             view.ready_number() != Stream::None && self.request != Some(Request::NoSync);
         let request = self.request.filter(|_| !self.partner.call.passes_stream);
@@ -72,13 +67,9 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         }
         let call = library::as_set(py, &self.partner.call);
         if call.waits_unasked() && is_pending {
-            if view.ready_number().is_default() {
-                // The library would wait for the default stream of the context that is current.
-                dlpack::order(py, view, Request::Host)?;
-                return Ok(Some(Stream::None));
-            }
-            check_host_wait(view)?;
-            self.is_host_wait = true;
+            // The library would wait for a default stream of the context that is current, and beside any capture.
+            dlpack::order(py, view, Request::Host)?;
+            return Ok(Some(Stream::None));
         }
         let Some(request) = request else {
             return Ok(None);
@@ -96,15 +87,11 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         }
     }
 
-    /// Makes the call. A wait of the host in it is allowed beside captures of other streams, as this library's own is.
+    /// Makes the call.
     ///
     /// # Errors
     /// The library's exception; those of [`UseStream::around`]; the driver's.
     pub(super) fn call(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
-        let _relaxed = match self.is_host_wait {
-            true => Some(Relaxed::new(driver::driver()?)?),
-            false => None,
-        };
         self.made(view)
             .map_err(|error| noted(self.partner, view, error))
     }
@@ -158,16 +145,4 @@ pub(super) fn noted(partner: &Partner, view: &Bound<'_, PyCaiView>, error: PyErr
         }
     }
     error
-}
-
-/// Refuses the wait of the host for the stream in the dict, which the library makes, as if it were made here: it would
-/// break the captures that forbid it.
-///
-/// # Errors
-/// The rules of the order; the driver's errors.
-fn check_host_wait(view: &CaiView) -> PyResult<()> {
-    match view.foresee(Request::Host, SyncPolicy::Event)? {
-        Plan::Refuse(violation) => Err(violation.into()),
-        _ => Ok(()),
-    }
 }

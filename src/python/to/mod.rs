@@ -127,7 +127,7 @@ fn hand_over<'py>(
     mark_array(view.view());
     let named = requested(stream, view.view())?;
     let Some(table) = consumer.table_for(view.view().descriptor())? else {
-        let mut call = LibraryCall::of(consumer, view.view(), stream, named)?;
+        let call = LibraryCall::of(consumer, view.view(), stream, named)?;
         let ready = call.order(py, view.view())?;
         return call.call(&moved(view, ready, stream).into_object(py)?);
     };
@@ -166,7 +166,7 @@ fn of_capsule<'py>(
             Way::Table(table)
         }
         None => {
-            let mut call = LibraryCall::of(consumer, &offered, stream, named)?;
+            let call = LibraryCall::of(consumer, &offered, stream, named)?;
             let ready = call.order(py, &offered)?;
             Way::Call(call, ready, NewView::new(py)?)
         }
