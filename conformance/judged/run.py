@@ -227,7 +227,8 @@ HEAD = """# The verdict on libraries
 `cai-conformance` ([its README](../conformance/kit/README.md)) judges producers and consumers by the sentences of the
 specifications. This page is what it says of the libraries that install on a machine without a GPU, on the simulated
 driver; `make judged` writes it. The reports have the programs and the sources: `cai-conformance producer numpy:asarray
---html report.html`.
+--html report.html`. What it says of arrays in the memory of a GPU, with race trials by kernels, is
+[kept as it was printed](../conformance/results/gpu/judged.txt).
 
 A check that a library has nothing for is not run: a library of the host has no streams. A consumer is given arrays that
 the specification forbids, too: to take one, or to crash on it, is a deviation. The functions without a module

@@ -51,6 +51,17 @@ class Misread(TakenTensor):
 
 misreads_on_a_device = of_a_device_alone(taken=lambda self, read: Misread(read))
 
+class Opaque:
+    """A copy of which nothing tells where it lies."""
+    def __init__(self, values):
+        self._values = values
+
+def copies_somewhere(obj):
+    return Opaque(np.array(np.from_dlpack(obj)))
+
+def reads_opaque(copy):
+    return copy._values
+
 def takes_none(obj):
     raise BufferError("none")
 
@@ -418,3 +429,13 @@ def test_a_consumer_that_takes_neither_is_offered_the_hosts_memory(folder: Path)
     code, found = report(folder, "consumer", "strangers:takes_none", "--profile", "dlpack-consumer")
     row = of(found, "dlpack-consumer.takes")
     assert code == 1 and row["outcome"] == "failed" and row["evidence"].startswith("tensor(): raised BufferError")
+
+
+def test_a_copy_that_lies_nobody_knows_where_need_not_keep_the_producers_array(folder: Path) -> None:
+    rules = [word for rule in ("owner-kept", "deleter-early") for word in ("--only", rule)]
+    read = ("--read", "strangers:reads_opaque", "--profile", "dlpack-consumer")
+    code, found = report(folder, "consumer", "strangers:copies_somewhere", *read, *rules)
+    for rule in ("owner-kept", "deleter-early"):
+        row = of(found, f"dlpack-consumer.{rule}")
+        assert row["outcome"] == "not run" and "nothing tells" in row["evidence"], row
+    assert code == 0

@@ -244,6 +244,8 @@ def keeps_its_owner(consumer: Consumer, code: str) -> None:
     watch = weakref.ref(offer)
     del offer
     gc.collect()
+    if watch() is None and seen.address is None:
+        raise NotRun("the object is gone, and nothing tells whether the consumer has copied the elements")
     if watch() is None:
         raise Offer(code, "the object was gone while the consumer's array was alive")
     del taken

@@ -461,6 +461,8 @@ def deleted(consumer: Consumer, code: str) -> tuple[int, int]:
         raise NotRun("the consumer copies, and so has no use for the tensor")
     gc.collect()
     during = offer.deleted
+    if during and seen.address is None:
+        raise NotRun("the deleter has run, and nothing tells whether the consumer has copied the elements")
     del taken
     gc.collect()
     return during, offer.deleted + len(offers.TWICE)
