@@ -97,7 +97,7 @@ PARTS = {
     "orders": Part(orders, "conformance/results/stream-orders.tsv", takes_minutes=True),
     "shares": Part(shares, "conformance/results/shares.tsv", takes_minutes=True),
     **{f"ownership-{part}": ownership(part) for part in ("figures", "refusals", "loom", "pythons", "asan", "valgrind")},
-    **{tool: checked(tool) for tool in ("asan", "tsan")},
+    **{tool: checked(tool) for tool in ("asan", "tsan", "readme")},
     "miri": Part(lambda _: [sys.executable, "-m", "conformance.soak.miri"], "conformance/results/miri.tsv"),
     "found-again": Part(
         lambda _: [sys.executable, "-m", "conformance.soak.found_again"], "conformance/results/found-again.tsv"
