@@ -62,6 +62,26 @@ def copies_somewhere(obj):
 def reads_opaque(copy):
     return copy._values
 
+def on_the_host(function):
+    """A consumer of both that does something to the host's memory."""
+    class OnTheHost(DlpackConsumer):
+        def taken(self, read):
+            return function(self, read) if read.device[0] == 1 else super().taken(read)
+    return OnTheHost()
+
+def misread(self, read):
+    return TakenTensor(replace(read, strides=(0,) * read.ndim))
+
+misreads_the_host = on_the_host(misread)
+crashes_on_the_host = on_the_host(lambda self, read: os.kill(os.getpid(), signal.SIGSEGV))
+exits_on_the_host = on_the_host(lambda self, read: sys.exit(0))
+
+def floats_of_a_device(obj):
+    """Refuses the host's memory for one dtype alone."""
+    if obj.__dlpack_device__()[0] == 1 and getattr(obj, "array", np.empty(0)).dtype == np.float32:
+        raise BufferError("torch.tensor() takes no float32 of the host")
+    return DlpackConsumer()(obj)
+
 def takes_none(obj):
     raise BufferError("none")
 
@@ -439,3 +459,14 @@ def test_a_copy_that_lies_nobody_knows_where_need_not_keep_the_producers_array(f
         row = of(found, f"dlpack-consumer.{rule}")
         assert row["outcome"] == "not run" and "nothing tells" in row["evidence"], row
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["misreads_the_host", "crashes_on_the_host", "exits_on_the_host", "floats_of_a_device"]
+)
+def test_what_is_wrong_with_the_hosts_memory_is_found(name: str, folder: Path) -> None:
+    """It is no refusal of the host's memory, whatever becomes of a device's."""
+    for options in (("--profile", "dlpack-consumer"), ("--profile", "dlpack-consumer", "--only", "takes")):
+        code, found = report(folder, "consumer", f"strangers:{name}", *options)
+        row = of(found, "dlpack-consumer.takes")
+        assert code == 1 and row["outcome"] == "failed" and row["evidence"].startswith("tensor(")

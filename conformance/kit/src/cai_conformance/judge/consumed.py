@@ -34,8 +34,9 @@ class Seen:
 
 #: What changes a tensor so that it is the host's.
 _OF_THE_HOST = ("data=", "announced=", "offsets(")
-#: A tensor of the host's: not one that says to be of another device.
-_TENSOR = re.compile(r"\btensor\((?!device=)")
+#: An offer of a tensor of the host's: not one that says to be of another device. Evidence begins with an offer, or has
+#: more than one.
+_TENSOR = re.compile(r"(?:^|(?<=; ))tensor\((?!device=)")
 
 
 class Consumer:

@@ -141,13 +141,34 @@ def _consume(consumer: Consumer | Pair, check: Check, program: Program) -> Resul
 
 
 def takes_device_memory_alone(consumer: Consumer, first: Check, isolate: Isolate) -> bool:
-    """Whether a consumer refuses the host's tensors and takes a device's, by the first check of its profile."""
-    (host,) = judge_consumer(consumer, [first], lambda check, done: "", isolate)
-    if host.outcome is not Outcome.FAILED:
-        return False
-    other = Consumer(consumer.take, consumer.read, of_device=True)
-    (device,) = judge_consumer(other, [first], lambda check, done: "", isolate)
-    return device.outcome is Outcome.PASSED
+    """Whether a consumer refuses the host's tensors by an exception, whatever is in them, and takes a device's.
+
+    What else is wrong with the host's is a finding: to read it wrongly, to crash, to hang or to end the process."""
+
+    def passes(run: Callable[[Consumer], None]) -> bool:
+        check = replace(first, run=run)
+        return isolate(lambda: _consume(consumer, check, lambda *_: ""), check, lambda *_: "").outcome is Outcome.PASSED
+
+    return passes(_refuses_the_host) and passes(_takes_a_device)
+
+
+_OFFERS = ("{}()", "{}(np.arange(5, dtype=np.uint8))", "{}(older=True)")
+
+
+def _refuses_the_host(consumer: Consumer) -> None:
+    for offer in _OFFERS:
+        given = consumer.offered(offer.format("tensor"))
+        try:
+            consumer.take(given)
+        except (SystemError, MemoryError):
+            raise
+        except Exception:
+            continue
+        raise Broken(f"{offer}: was accepted")
+
+
+def _takes_a_device(consumer: Consumer) -> None:
+    consumer.take(consumer.offered(_OFFERS[0].format("device_tensor")))
 
 
 def fallen(check: Check, results: dict[str, Result]) -> str:
