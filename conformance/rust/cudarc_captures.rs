@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cai_dlpack::CaiView;
+use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
+use cai_dlpack::{CaiView, Error};
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream};
@@ -156,11 +157,16 @@ fn no_capture_is_broken_and_no_owner_ends_before_the_work_that_reads_it() {
 
 /// An array of a producer that no stream waits for, and whether its owner has ended.
 fn owned(stage: &Stage) -> (CaiView, Arc<AtomicBool>) {
+    ready_on(stage, Stream::None)
+}
+
+/// The same, ready on a stream.
+fn ready_on(stage: &Stage, ready: Stream) -> (CaiView, Arc<AtomicBool>) {
     let ended = Arc::new(AtomicBool::new(false));
     let plain = stage.array(Stream::None, None, &[1]);
     let owner = Owner::new(Ends(Arc::clone(&ended), Some(Arc::clone(&stage.memory))));
     // SAFETY: elements of the memory that the owner keeps.
-    let view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+    let view = unsafe { CaiView::new(plain.descriptor().clone(), ready, owner) };
     (view, ended)
 }
 
@@ -270,4 +276,124 @@ fn check_both(consumer: Consumer, mode: CUstreamCaptureMode, first: First) {
         }
     }
     ends(&ended, case);
+}
+
+/// A guard is open, with work that is held up, as a capture begins of another stream than its own, and ends in it: the
+/// edge to that stream is refused, or its own stream cannot be named.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ending {
+    /// Of the producer's stream, on this thread.
+    ByTheProducer,
+    /// The same, on another thread.
+    ByTheProducerElsewhere,
+    /// Of a per-thread default stream's guard, on another thread.
+    OfAnotherThreads,
+    /// The same, in a capture of the stream itself.
+    OfItself,
+}
+
+#[test]
+fn a_guard_that_ends_beside_a_capture_breaks_none_and_no_owner_ends_early() {
+    for mode in MODES {
+        for ending in [
+            Ending::ByTheProducer,
+            Ending::ByTheProducerElsewhere,
+            Ending::OfAnotherThreads,
+            Ending::OfItself,
+        ] {
+            check_ending(mode, ending);
+        }
+    }
+}
+
+fn check_ending(mode: CUstreamCaptureMode, ending: Ending) {
+    let case = (mode, ending);
+    let stage = Stage::new();
+    let own = stage.context.per_thread_stream();
+    let is_by_producer = matches!(
+        ending,
+        Ending::ByTheProducer | Ending::ByTheProducerElsewhere
+    );
+    let consumer = if is_by_producer {
+        &stage.consumer
+    } else {
+        &own
+    };
+    let captured = if ending == Ending::OfItself {
+        &own
+    } else {
+        &stage.producer
+    };
+    let (mut view, ended) = owned(&stage);
+    if is_by_producer {
+        // SAFETY: the memory stays to the end of the test, and the stream with it.
+        view = unsafe { view.with_producer(stream(&stage.producer)) };
+    }
+    let mut copy = consumer.alloc_zeros::<f32>(4).expect("memory");
+    consumer.synchronize().expect("zeroes");
+    let gate = stage.machine.sim.gate(number(consumer)).expect("a gate");
+    let typed = view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(consumer).expect("a guard");
+    let slice = guard.as_slice().expect("contiguous");
+    consumer.memcpy_dtod(&slice, &mut copy).expect("a copy");
+    let capture = Capture::begin(captured.cu_stream(), mode);
+    // The host may wait for the gate.
+    let still = Arc::clone(&ended);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let is_early = still.load(Ordering::SeqCst);
+        gate.open();
+        is_early
+    });
+    match ending {
+        Ending::ByTheProducer => drop(guard.finish()),
+        _ => std::thread::scope(|scope| {
+            let finished = scope.spawn(move || drop(guard.finish()));
+            finished.join().expect("a thread");
+        }),
+    }
+    drop(view);
+    assert!(
+        !opener.join().expect("a thread"),
+        "the work is pending: {case:?}"
+    );
+    capture.graph(&stage.context, case);
+    let copied = consumer.clone_dtoh(&copy).expect("a copy");
+    assert_eq!(copied, [1.0, 2.0, 3.0, 4.0], "{case:?}");
+    ends(&ended, case);
+}
+
+/// Work from before a capture that both streams enter: an edge of the graph orders nothing after it, so the end is refused,
+/// and the owner stays until the work is done.
+#[test]
+fn an_edge_in_a_graph_is_none_for_the_work_from_before() {
+    for mode in MODES {
+        let stage = Stage::new();
+        let (producer, consumer) = (&stage.producer, &stage.consumer);
+        let (view, ended) = ready_on(&stage, stream(producer));
+        // SAFETY: the memory stays to the end of the test, and the stream with it.
+        let view = unsafe { view.with_producer(stream(producer)) };
+        let mut copy = consumer.alloc_zeros::<f32>(4).expect("memory");
+        consumer.synchronize().expect("zeroes");
+        let gate = stage.machine.sim.gate(number(consumer)).expect("a gate");
+        let typed = view.typed::<f32>().expect("floats");
+        let mut guard = typed.on(consumer).expect("a guard");
+        let slice = guard.as_slice().expect("contiguous");
+        consumer.memcpy_dtod(&slice, &mut copy).expect("a copy");
+        let capture = Capture::begin(producer.cu_stream(), mode);
+        consumer.join(producer).expect("a fork");
+        let refused = guard.finish().expect_err("an edge of the graph");
+        let Error::Violation(refused) = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(refused.rule(), Rule::CaptureConsumer, "{mode:?}");
+        drop(view);
+        producer.join(consumer).expect("a join");
+        capture.graph(&stage.context, mode);
+        assert!(stays(&ended), "the copy is pending: {mode:?}");
+        gate.open();
+        let copied = consumer.clone_dtoh(&copy).expect("a copy");
+        assert_eq!(copied, [1.0, 2.0, 3.0, 4.0], "{mode:?}");
+        ends(&ended, mode);
+    }
 }

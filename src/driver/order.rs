@@ -48,6 +48,16 @@ pub(crate) enum Done {
     HostWait(Reason),
 }
 
+impl Done {
+    /// Whether the order is an edge of a graph, and none of the streams.
+    pub(crate) const fn is_in_graph(self) -> bool {
+        matches!(
+            self,
+            Self::Event(Reason::SameCapture | Reason::ForkFromCapture)
+        )
+    }
+}
+
 /// Whether [`order`] will call the driver, or refuse: false means that there is nothing to do, no
 /// driver needed, and no GIL to release. Costs a few comparisons.
 #[inline]
@@ -144,7 +154,7 @@ pub(crate) fn foresee(
     Ok(restored.map(|()| plan)?)
 }
 
-/// Like [`order_within`], without a wait of the host: returns the wait that [`order_within`] would have made, begun.
+/// Like [`order_within`], without a wait of the host: returns the wait that [`order_within`] would have made, begun, too.
 ///
 /// # Errors
 /// As [`order`].
@@ -155,10 +165,10 @@ pub(crate) fn begin(
     back: Option<Back>,
     place: &Place,
     policy: SyncPolicy,
-) -> Result<Option<Pending>, Error> {
+) -> Result<(Done, Option<Pending>), Error> {
     let situation = place.situation(ready, request, policy);
     let mut pending = None;
-    run(
+    let done = run(
         driver,
         place,
         situation,
@@ -168,7 +178,7 @@ pub(crate) fn begin(
             Ok(())
         },
     )?;
-    Ok(pending)
+    Ok((done, pending))
 }
 
 /// Blocks the calling thread until the work of `stream` is done, whatever the policy.

@@ -86,6 +86,8 @@ pub(crate) struct Consumer {
     /// The stream on which the producer works, if it has left the one of the import.
     moved: Option<Placed>,
     policy: SyncPolicy,
+    /// Whether the forward edge was made between the streams, and not in a graph.
+    is_eager: bool,
 }
 
 impl Consumer {
@@ -188,6 +190,7 @@ impl CaiView {
             edge: ReturnEdge::Unknown,
             moved,
             policy,
+            is_eager: false,
         };
         consumer.edge = consumer.edge_to(self.streams.placed_producer());
         consumer
@@ -210,7 +213,7 @@ impl CaiView {
 
     fn consume_back(
         &self,
-        consumer: Consumer,
+        mut consumer: Consumer,
         back: Option<Back>,
         place: Place,
     ) -> Result<ConsumeGuard, Error> {
@@ -218,9 +221,10 @@ impl CaiView {
         let ready = self.ready_number();
         if driver::needed(ready, request, &place, policy) {
             self.check_platform(request, policy)?;
-            with_driver(|driver| {
+            let done = with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
+            consumer.is_eager = !done.is_in_graph();
         }
         Ok(self.consumed(consumer))
     }
@@ -232,15 +236,16 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<(Consumer, Option<Pending>), Error> {
-        let consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
+        let mut consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
         let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));
         }
         self.check_platform(request, policy)?;
         let (ready, place) = (self.ready_number(), self.place());
-        let pending =
+        let (done, pending) =
             with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;
+        consumer.is_eager = !done.is_in_graph();
         Ok((consumer, pending))
     }
 
@@ -401,7 +406,20 @@ impl ConsumeGuard {
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);
         }
-        with_driver(|driver| driver::order(driver, consumer, request, &place, policy)).map(Some)
+        let done = with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
+        self.check_edge(done, producer.stream)?;
+        Ok(Some(done))
+    }
+
+    /// Refuses an edge in a graph for work that was enqueued before the capture: nothing orders what the producer enqueues
+    /// after the capture behind that.
+    fn check_edge(&self, done: Done, producer: Stream) -> Result<(), Violation> {
+        if !self.consumer.is_eager || !done.is_in_graph() {
+            return Ok(());
+        }
+        let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));
+        Err(Violation::new(rule, field, producer)
+            .with_hint("leave the block before the capture begins, or enter it in the capture"))
     }
 
     /// As [`make_wait`](Self::make_wait), without a wait of the host. If one is returned, the producer's stream waits
@@ -414,7 +432,8 @@ impl ConsumeGuard {
             return Ok(None);
         }
         with_driver(|driver| {
-            let pending = driver::begin(driver, consumer, request, None, &place, policy)?;
+            let (done, pending) = driver::begin(driver, consumer, request, None, &place, policy)?;
+            self.check_edge(done, producer.stream)?;
             if pending.is_some() {
                 driver::order(driver, consumer, request, &place, SyncPolicy::Event)?;
             }

@@ -200,6 +200,7 @@ impl CaiView {
         };
         let (ready, place) = (self.ready_number(), self.place_for(driver, request)?);
         detach(|| driver::begin(driver, ready, request, None, &place, policy))
+            .map(|(_, pending)| pending)
     }
 
     /// Returns where the data is. A host that may have to wait for whole contexts must know of every capture there: the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 from collections.abc import Callable, Iterator
@@ -280,3 +281,30 @@ def test_a_capture_on_the_other_device_or_of_a_third_stream_is_no_matter(
         assert captures.state(third) == ACTIVE
         captures.end(third)
         machine.destroy_stream(third)
+
+
+@pytest.mark.parametrize("is_awaited", [False, True], ids=["with", "async with"])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread-local", "relaxed"])
+def test_an_edge_of_a_graph_is_none_for_the_work_from_before_the_capture(
+    mode: int, is_awaited: bool, track: Track, captures: Captures
+) -> None:
+    """The producer's next write would not wait for what was enqueued before: the end of the block says so."""
+    block = track.view(track.a).consume(track.b)
+
+    def begin() -> None:
+        captures.begin(track.a, mode)
+        captures.fork(track.a, track.b)
+
+    def sync() -> None:
+        with block:
+            begin()
+
+    async def awaited() -> None:
+        async with block:
+            begin()
+
+    found = refuse((lambda: asyncio.run(awaited())) if is_awaited else sync, BufferError)
+    check_refusal(found, "capture-consumer", "stream", hint="capture")
+    assert cd.stats()["open_guards"] == 0
+    captures.fork(track.b, track.a)
+    captures.launch(captures.end(track.a), track.a)

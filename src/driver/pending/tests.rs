@@ -22,7 +22,8 @@ fn script() -> &'static Script {
 
 fn begun(script: &'static Script, request: Request, policy: SyncPolicy) -> Option<Pending> {
     let place = Place::cuda(1, 0x7000);
-    begin(script, READY, request, None, &place, policy).expect("nothing forbids it")
+    let begun = begin(script, READY, request, None, &place, policy);
+    begun.expect("nothing forbids it").1
 }
 
 #[rstest]
@@ -92,7 +93,7 @@ fn a_whole_device_is_waited_for_elsewhere(
     );
     assert_eq!(script.current_now(), CONTEXT_A);
     let is_whole = has_context;
-    let pending = pending.expect("nothing forbids it");
+    let (_, pending) = pending.expect("nothing forbids it");
     assert_eq!(pending.is_some(), is_whole || ready == READY);
     let Some(pending) = pending else {
         return;

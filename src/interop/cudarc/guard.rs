@@ -8,6 +8,7 @@ use std::thread::ThreadId;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
+use super::in_context::wait_for_context;
 use super::keep;
 use super::stream::{check_device, number_of};
 use crate::driver::MemoryKind;
@@ -305,8 +306,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let (owner, device) = (array.owner(), array.device());
         if self.is_elsewhere() {
             // The stream cannot be named here.
-            let context = stream.context();
-            detach(|| context.record_err(context.synchronize()));
+            detach(|| wait_for_context(stream.context(), Some(owner)));
         } else if finished.is_err() {
             // Nothing else waits for the work.
             detach(|| keep::wait_or_keep(owner, device, stream));

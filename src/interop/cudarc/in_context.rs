@@ -7,7 +7,7 @@ use cudarc::driver::CudaContext;
 
 use crate::driver::{self, ContextGuard};
 use crate::protocol::stream::Stream;
-use crate::view::{detach, is_elsewhere, thread_of};
+use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.
 ///
@@ -42,12 +42,10 @@ impl<T: Send> Drop for InContext<T> {
             return;
         };
         detach(|| {
-            within(context, |context| {
-                if is_elsewhere {
-                    context.record_err(context.synchronize());
-                }
-                drop(value);
-            });
+            if is_elsewhere {
+                wait_for_context(&context, None);
+            }
+            within(context, |_| drop(value));
         });
     }
 }
@@ -60,4 +58,14 @@ pub(super) fn within(context: Arc<CudaContext>, body: impl FnOnce(&CudaContext))
     body(&context);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
+}
+
+/// Waits for all work of a context, of which a stream cannot be named here; a share of `owner` stays for ever if the host
+/// cannot.
+pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>) {
+    within(Arc::clone(context), |_| match (driver::driver(), owner) {
+        (Ok(driver), _) => keep::wait_for_context(driver, owner),
+        (Err(_), Some(owner)) => std::mem::forget(owner.share()),
+        (Err(_), None) => {}
+    });
 }

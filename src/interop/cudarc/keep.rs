@@ -19,32 +19,31 @@ use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, keep};
 
-/// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made.
+/// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made, and keeps
+/// the owner for ever if it cannot.
 ///
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |context| {
-        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
-            && keep::until_done(driver, number, owner, device).is_ok()
-        {
-            return;
+    within(Arc::clone(stream.context()), |_| {
+        match (driver::driver(), number_of(stream)) {
+            (Ok(driver), Ok(number)) => keep::by_stream(driver, number, owner, device),
+            _ => std::mem::forget(owner.share()),
         }
-        context.record_err(stream.synchronize());
     });
 }
 
-/// Waits for `stream`. Of a stream that a capture forbids the host to wait for, a share of `owner` is dropped when what
-/// it holds now is done.
+/// Waits for `stream`, beside captures of others too. Of a stream that a capture forbids the host to wait for, a share of
+/// `owner` is dropped when what it holds now is done.
 pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |context| {
-        if let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream))
-            && driver.capture(number) != Ok(Capture::Idle)
-            && keep::until_done(driver, number, owner, device).is_ok()
-        {
-            return;
+    within(Arc::clone(stream.context()), |_| {
+        let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) else {
+            return std::mem::forget(owner.share());
+        };
+        match driver.capture(number) {
+            Ok(Capture::Idle) => keep::wait(driver, number, owner),
+            _ => keep::by_stream(driver, number, owner, device),
         }
-        context.record_err(stream.synchronize());
     });
 }
 

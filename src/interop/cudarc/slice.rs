@@ -9,7 +9,7 @@ use cudarc::driver::{
 };
 
 use super::guard::{Consume, StreamGuard};
-use super::in_context::InContext;
+use super::in_context::{InContext, wait_for_context};
 use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
@@ -222,7 +222,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let own = self.0.stream();
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
-            own.context().record_err(own.context().synchronize());
+            wait_for_context(own.context(), Some(self.0.array().owner()));
             self.0.keep_in_graph(stream);
             return (self.0.pointer(), SyncOnDrop::sync_stream(stream));
         }

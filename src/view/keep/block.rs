@@ -260,6 +260,14 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// The current context.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn here(driver: &dyn Driver) -> Result<Self, DriverError> {
+        let home = Some(Home::here(driver)?);
+        let ordinal = driver.current_device()?;
+        Ok(Self { ordinal, home })
+    }
+
     /// Blocks until the context has done the work that it has; returns false if it may not have, since the driver refuses
     /// to wait. For a thread of ours, whose context changes.
     pub(super) fn settle(&self, driver: &dyn Driver) -> bool {

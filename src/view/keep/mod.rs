@@ -69,7 +69,9 @@ pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
 #[cfg(test)]
 pub(crate) use poll::round;
-pub(crate) use poll::{by_stream, end, end_after, mark_own, start_for, until_done};
+pub(crate) use poll::{by_stream, end, end_after, mark_own, start_for};
+#[cfg(feature = "cudarc")]
+pub(crate) use poll::{wait, wait_for_context};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::block::{Block, Home, Mark, Memory, Use};
+use super::block::{Block, Home, Mark, Memory, Site, Use};
 use super::free;
 use super::held::{Held, Owned};
 use super::mark::{Markers, PATIENCE};
@@ -13,7 +13,7 @@ use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, stats};
 
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
@@ -168,11 +168,39 @@ pub(crate) fn by_stream(
     owner: &Owner,
     device: Device,
 ) {
-    // In a context that has failed, or is gone, nothing runs any more.
-    let is_open = |error: DriverError| !error.is_end_of_context();
-    let marked = until_done(driver, stream, owner, device);
-    if marked.is_err_and(is_open) && driver.stream_synchronize(stream).is_err_and(is_open) {
+    // A refusal that comes once says nothing. In a context that has failed, or is gone, nothing runs any more.
+    let marked = || until_done(driver, stream, owner, device);
+    match marked().or_else(|_| marked()) {
+        Err(error) if !error.is_end_of_context() => wait(driver, stream, owner),
+        _ => {}
+    }
+}
+
+/// Waits for a stream; a share of `owner` stays for ever if the host cannot, as of a stream that is being captured, which
+/// the wait would break.
+pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) {
+    // A refusal that comes once says nothing.
+    let capture = || driver.capture(stream);
+    let waited = match capture().or_else(|_| capture()) {
+        Ok(Capture::Idle) => driver.stream_synchronize(stream),
+        Ok(_) => Err(DriverError::new("cuStreamSynchronize", 900)),
+        Err(error) => Err(error),
+    };
+    if waited.is_err_and(|error| !error.is_end_of_context()) {
         std::mem::forget(owner.share());
+    }
+}
+
+/// Waits for all work of the current context; a share of `owner` stays for ever if the host cannot. No capture is broken,
+/// as by `cuCtxSynchronize`.
+#[cfg(feature = "cudarc")]
+pub(crate) fn wait_for_context(driver: &dyn Driver, owner: Option<&Owner>) {
+    let done = Relaxed::new(driver)
+        .and_then(|_relaxed| Site::here(driver).map(|site| site.settle(driver)));
+    match (done, owner) {
+        (Ok(true), _) | (_, None) => {}
+        (Err(error), _) if error.is_end_of_context() => {}
+        (_, Some(owner)) => std::mem::forget(owner.share()),
     }
 }
 
@@ -207,7 +235,11 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
             block.used = used;
             match event {
                 Some(event) => ends(driver, News::Marked(event, vec![Held::memory(block)])),
-                None => end(block),
+                None => {
+                    // What keeps the consumer's stream does not keep this one.
+                    block.stream = None;
+                    end(block);
+                }
             }
         }
         Err(_) if driver.stream_synchronize(stream).is_ok() => end(block),

@@ -87,7 +87,9 @@ fn an_owner_that_nothing_waits_for_stays() {
     ] {
         let driver = script();
         let (owner, ended) = telling();
-        driver.fault("cuEventRecord", 0, record);
+        for _ in 0..2 {
+            driver.fault("cuEventRecord", 0, record);
+        }
         if let Some(code) = wait {
             driver.fault("cuStreamSynchronize", 0, code);
         }
