@@ -329,6 +329,18 @@ impl ConsumeGuard {
         Ok(self.consumer.edge)
     }
 
+    /// As [`finish`](Self::finish); returns too whether an edge is one of a graph, and orders nothing outside of it.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn finish_told(mut self) -> Result<(ReturnEdge, bool), Error> {
+        let mut is_in_graph = false;
+        self.close(CaiView::producer_moved, |guard, producer| {
+            let done = guard.make_wait_for(guard.consumer.placed, producer)?;
+            is_in_graph |= done.is_some_and(Done::is_in_graph);
+            Ok(())
+        })?;
+        Ok((self.consumer.edge, is_in_graph))
+    }
+
     /// As [`finish`](Self::finish), in the call that has begun the guard: the producer works where it did then.
     pub(super) fn finish_at_once(mut self) -> Result<(), Error> {
         let moved = self.consumer.moved;

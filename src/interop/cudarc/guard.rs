@@ -301,7 +301,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             return Ok(ReturnEdge::Unknown);
         };
         let edge = guard.return_edge();
-        let finished = guard.finish();
+        let finished = guard.finish_told();
+        let is_in_graph = matches!(finished, Ok((_, true)));
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
         if self.is_elsewhere() {
@@ -310,12 +311,14 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         } else if finished.is_err() {
             // Nothing else waits for the work.
             detach(|| keep::wait_or_keep(owner, device, stream));
-        } else if self.may_host_write || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)
+        } else if self.may_host_write
+            || is_in_graph
+            || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)
         {
             detach(|| keep::until_done(owner, device, stream));
         }
         self.view.ended(edge, self.stream);
-        finished
+        finished.map(|(edge, _)| edge)
     }
 }
 

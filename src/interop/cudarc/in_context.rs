@@ -5,7 +5,7 @@ use std::thread::ThreadId;
 
 use cudarc::driver::CudaContext;
 
-use crate::driver::{self, ContextGuard};
+use crate::driver::{self, ContextGuard, Relaxed};
 use crate::protocol::stream::Stream;
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
@@ -45,7 +45,11 @@ impl<T: Send> Drop for InContext<T> {
             if is_elsewhere {
                 wait_for_context(&context, None);
             }
-            within(context, |_| drop(value));
+            within(context, |_| {
+                // cudarc frees beside captures of others, too.
+                let _relaxed = driver::driver().and_then(Relaxed::new).ok();
+                drop(value);
+            });
         });
     }
 }
