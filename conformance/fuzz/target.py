@@ -134,6 +134,15 @@ def called(allowed: tuple[type[BaseException], ...], function: Callable[..., Any
     return result
 
 
+def cache_of(array: Any) -> list[Any] | None:
+    """The list of an array that keeps views of itself. It is not asked of the array, which may answer by a call."""
+    try:
+        found = object.__getattribute__(array, "__dict__").get("cache")
+    except AttributeError:
+        return None
+    return found if isinstance(found, list) else None
+
+
 def use(case: Case, array: Any, is_second: bool = False) -> None:
     """Makes a call with the array, and calls with the views that it returns."""
     source = case.source
@@ -145,10 +154,10 @@ def use(case: Case, array: Any, is_second: bool = False) -> None:
     for view in views:
         for _ in range(source.byte() % 4):
             derived = called(allowed, source.one_of(grammar.OF_A_VIEW), case, view)
-            if source.byte() % 2 and hasattr(array, "cache") and id(view) not in case.opaque:
+            if source.byte() % 2 and (cache := cache_of(array)) is not None and id(view) not in case.opaque:
                 # A cycle; not through a DLPack tensor, which the collector cannot look into.
                 is_opaque = isinstance(derived, OPAQUE) or id(derived) in case.opaque
-                array.cache += [view] if is_opaque else [view, derived]
+                cache += [view] if is_opaque else [view, derived]
     del result, views
 
 
