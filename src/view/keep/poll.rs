@@ -160,35 +160,40 @@ pub(crate) fn until_done(
     Ok(())
 }
 
-/// Like [`until_done`]; if the driver refuses that, the host waits for the stream, and if it cannot, the share stays for
-/// ever, unless nothing runs there any more.
+/// Like [`until_done`]; if the driver refuses that, the host waits for the stream. If it cannot, the mark is tried once more,
+/// and then the share stays for ever, unless nothing runs there any more.
 pub(crate) fn by_stream(
     driver: &'static dyn Driver,
     stream: Stream,
     owner: &Owner,
     device: Device,
 ) {
-    // A refusal that comes once says nothing. In a context that has failed, or is gone, nothing runs any more.
-    let marked = || until_done(driver, stream, owner, device);
-    match marked().or_else(|_| marked()) {
-        Err(error) if !error.is_end_of_context() => wait(driver, stream, owner),
-        _ => {}
+    // In a context that has failed, or is gone, nothing runs any more.
+    let is_open = |error: DriverError| !error.is_end_of_context();
+    let is_refused = || until_done(driver, stream, owner, device).is_err_and(is_open);
+    if is_refused() && !has_waited(driver, stream) && is_refused() {
+        std::mem::forget(owner.share());
     }
 }
 
-/// Waits for a stream; a share of `owner` stays for ever if the host cannot, as of a stream that is being captured, which
-/// the wait would break.
+/// Waits for a stream; a share of `owner` stays for ever if the host cannot.
+#[cfg(feature = "cudarc")]
 pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) {
+    if !has_waited(driver, stream) {
+        std::mem::forget(owner.share());
+    }
+}
+
+/// Waits for a stream, and not for one that is being captured, which that would break; returns whether its work is over.
+fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
     // A refusal that comes once says nothing.
     let capture = || driver.capture(stream);
     let waited = match capture().or_else(|_| capture()) {
         Ok(Capture::Idle) => driver.stream_synchronize(stream),
-        Ok(_) => Err(DriverError::new("cuStreamSynchronize", 900)),
+        Ok(_) => return false,
         Err(error) => Err(error),
     };
-    if waited.is_err_and(|error| !error.is_end_of_context()) {
-        std::mem::forget(owner.share());
-    }
+    waited.map_or_else(|error| error.is_end_of_context(), |()| true)
 }
 
 /// Waits for all work of the current context; a share of `owner` stays for ever if the host cannot. No capture is broken,
