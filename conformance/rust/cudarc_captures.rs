@@ -161,7 +161,7 @@ fn owned(stage: &Stage) -> (CaiView, Arc<AtomicBool>) {
     ready_on(stage, Stream::None)
 }
 
-/// The same, ready on a stream.
+/// An array of [`owned`], ready on a stream.
 fn ready_on(stage: &Stage, ready: Stream) -> (CaiView, Arc<AtomicBool>) {
     let ended = Arc::new(AtomicBool::new(false));
     let plain = stage.array(Stream::None, None, &[1]);
@@ -283,13 +283,13 @@ fn check_both(consumer: Consumer, mode: CUstreamCaptureMode, first: First) {
 /// edge to that stream is refused, or its own stream cannot be named.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ending {
-    /// Of the producer's stream, on this thread.
+    /// The producer's stream is captured; the guard ends on this thread.
     ByTheProducer,
-    /// The same, on another thread.
+    /// The producer's stream is captured; the guard ends on another thread.
     ByTheProducerElsewhere,
-    /// Of a per-thread default stream's guard, on another thread.
+    /// The guard of a per-thread default stream ends on another thread, beside the capture of another stream.
     OfAnotherThreads,
-    /// The same, in a capture of the stream itself.
+    /// The guard of a per-thread default stream ends on another thread, in a capture of that stream.
     OfItself,
 }
 

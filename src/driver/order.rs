@@ -154,7 +154,7 @@ pub(crate) fn foresee(
     Ok(restored.map(|()| plan)?)
 }
 
-/// Like [`order_within`], without a wait of the host: returns the wait that [`order_within`] would have made, begun, too.
+/// Like [`order_within`], without a wait of the host: also returns the wait that [`order_within`] would have made, begun.
 ///
 /// # Errors
 /// As [`order`].

@@ -329,7 +329,7 @@ impl ConsumeGuard {
         Ok(self.consumer.edge)
     }
 
-    /// As [`finish`](Self::finish); returns too whether an edge is one of a graph, and orders nothing outside of it.
+    /// Like [`finish`](Self::finish); also returns whether an edge is one of a graph, and orders nothing outside of it.
     #[cfg(feature = "cudarc")]
     pub(crate) fn finish_told(mut self) -> Result<(ReturnEdge, bool), Error> {
         let mut is_in_graph = false;

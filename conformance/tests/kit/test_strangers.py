@@ -451,7 +451,7 @@ def test_a_consumer_that_takes_neither_is_offered_the_hosts_memory(folder: Path)
     assert code == 1 and row["outcome"] == "failed" and row["evidence"].startswith("tensor(): raised BufferError")
 
 
-def test_a_copy_that_lies_nobody_knows_where_need_not_keep_the_producers_array(folder: Path) -> None:
+def test_a_copy_whose_address_is_not_told_need_not_keep_the_producers_array(folder: Path) -> None:
     rules = [word for rule in ("owner-kept", "deleter-early") for word in ("--only", rule)]
     read = ("--read", "strangers:reads_opaque", "--profile", "dlpack-consumer")
     code, found = report(folder, "consumer", "strangers:copies_somewhere", *read, *rules)

@@ -164,7 +164,7 @@ def _refuses_the_host(consumer: Consumer) -> None:
             raise
         except Exception:
             continue
-        raise Broken(f"{offer}: was accepted")
+        raise Broken(f"{offer.format('tensor')}: was accepted")
 
 
 def _takes_a_device(consumer: Consumer) -> None:
