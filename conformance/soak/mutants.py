@@ -1,16 +1,16 @@
-"""Runs the tests against mutants of `protocol/`, `driver/` and `view/`: those that cargo-mutants lists.
+"""Runs the tests against the mutants of `protocol/`, `driver/` and `view/` that cargo-mutants lists.
 
+    python -m conformance.soak.mutants                              all of them
     python -m conformance.soak.mutants --sample 300 --seed 1        a random sample, with the interval of its rate
-    python -m conformance.soak.mutants --shard 3/8                  every eighth of all, from the third on
+    python -m conformance.soak.mutants --survivors                  those that survived the run before
 
-cargo-mutants builds once for each mutant, which is hours for a few hundred. Here all of a run are in one build, in a
-copy of the tree: a function `f` becomes `if is(17) { return BODY WITH THE CHANGE } BODY`, and a variable of the
-environment chooses. What does not compile so is left out and counted: a mutant that no build admits, or one outside a
-function.
+cargo-mutants builds once for each mutant, which is days for all. Here all are in one build, in a copy of the tree: a
+function `f` becomes `if is(17) { return BODY WITH THE CHANGE } BODY`, and a file that the process maps chooses. What
+does not compile so is left out and counted: a mutant that no build admits, or one outside a function.
 
-A mutant is given to the library tests of its own folder, then to all other library tests, then to the Rust tests from
-outside, then to the Python tests that `PYTHON_TESTS` names for its file, on an extension with the same mutants; a
-failure or a time-out kills it. A survivor of a file without a row there was not given to all that could notice it.
+Each test is run once by itself, without a mutant, and notes which ones it reaches (`reached.py`). A mutant is given to
+the Rust tests that reach it, the shortest first, and one that these leave alive to the Python tests that do, for as
+long as `LONGEST` allows. A test that fails twice kills it, or the end of the process, or a time-out.
 
 Why a survivor is left alive stands in conformance/soak/mutants.tsv, by its name without the place: mutants that are
 the same program, and those that only what no test has would notice. The result counts both.
@@ -28,13 +28,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from conformance.provenance import commit, today
+from conformance.soak import reached
+from conformance.soak.reached import Record, Switch
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "mutants"
@@ -48,37 +54,21 @@ PACKAGE = TARGET / "package"
 #: The names of those that earlier builds have left out, so that the next one is right at once.
 NOT_COMPILING = TARGET / "not-compiling.txt"
 REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
-PYTHON = ROOT / "conformance" / "tests"
-#: The Python tests that are of the most use for a file, by its path's start; the first row that fits.
-PYTHON_TESTS = {
-    "src/view/copy/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
-                       "partners/test_copy_ends.py", "partners/test_copy_room.py", "streams/test_to_another_device.py"],
-    "src/view/keep/": ["partners/test_copies.py", "partners/test_copy_order.py", "partners/test_copy_edges.py",
-                       "partners/test_copy_ends.py", "partners/test_copy_room.py", "ownership/test_ends.py"],
-    "src/view/block.rs": ["test_export.py", "test_capsules.py", "partners/test_exchange_export.py"],
-    "src/view/borrow.rs": ["test_rust_extension.py"],
-    "src/view/typed.rs": ["test_rust_extension.py"],
-    "src/view/present.rs": ["partners/test_host.py", "streams/test_host_readers.py"],
-    "src/view/memory.rs": ["test_malformed_cai.py", "partners/test_host.py", "test_no_driver.py"],
-    "src/view/detach.rs": ["streams/test_gil.py"],
-    "src/view/import.rs": ["test_malformed_dlpack.py", "test_capsules.py", "test_import.py",
-                           "partners/test_exchange_import.py"],
-    "src/view/consume": ["streams/test_consume.py", "streams/test_awaiting.py", "streams/test_awaiting_ends.py",
-                         "streams/test_dropped_guards.py", "streams/test_moved_producers.py"],
-    "src/view/": ["test_export.py", "test_import.py", "streams/test_consume.py", "streams/test_default_streams.py",
-                  "streams/test_contexts.py", "ownership/test_owners.py", "ownership/test_ends.py",
-                  "test_options.py", "test_capsules.py"],
-    "src/driver/cuda/ipc.rs": ["reach/test_share.py", "reach/test_share_pools.py"],
-    "src/driver/": ["streams/test_driver_calls.py", "streams/test_contexts.py", "streams/test_second_context.py",
-                    "streams/test_join.py", "faults/test_every_driver_call.py", "faults/test_lacking_drivers.py"],
-    "src/protocol/": ["test_malformed_cai.py", "test_malformed_dlpack.py", "test_import.py", "test_export.py",
-                      "partners/test_records.py", "partners/test_own_dtype.py", "test_roundtrip_exhaustive.py"],
-}  # fmt: skip
+REACHED = TARGET / "reached"
+#: Not about the mutants: what must not compile, and a page that is compared with the tree.
+NOT = ("--skip", "uncompilable", "--skip", "partners::page")
+PYTEST = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable, "-m", "pytest", "-q",
+          "-p", "no:cacheprovider"]  # fmt: skip
+#: How many Rust tests one process runs, and for how many seconds the Python tests of a mutant may take.
+MANY = 40
+LONGEST = 40.0
 #: How the reason of a mutant begins that no test could notice.
 EQUIVALENT = "equivalent: "
 #: The extensions: what the library of each crate is called in the package.
 CRATES = {"cai-dlpack-python": "cai_dlpack/_core", "cai-example": "cai_example", "cai-example-peer": "cai_example_peer"}
 FEATURES = "pyo3,cudarc,half,ndarray,num-complex,cudarc/cuda-12020"
+#: The place in a mutant's name.
+PLACE = re.compile(r":\d+:\d+: ")
 #: A function, below its documentation and attributes.
 HEAD = re.compile(
     r"""^[ \t]*(?:pub(?:\([^)]*\))? +)?(?:const +|unsafe +|extern "C(?:-unwind)?" +)*fn\s""", re.MULTILINE
@@ -95,29 +85,41 @@ SETTINGS = {
 FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/programs/|/(programs|script|simulated|simulator|loom|orders)\.rs$")
 
 FEATURE_GATES = "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n"
-#: Chooses the mutant in constant functions too: never at compile time.
-SWITCH = """
-/// Chooses the mutant.
-pub(crate) mod mutant {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    static CHOSEN: AtomicU32 = AtomicU32::new(u32::MAX);
-    pub(crate) const fn is(number: u32) -> bool {
+#: Chooses the mutant, in constant functions too: never at compile time. The file is that of `reached.py`.
+SWITCH = f"""
+/// Chooses the mutant, and notes which ones are reached.
+pub(crate) mod mutant {{
+    use core::ffi::c_void;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{{AtomicPtr, AtomicU32, AtomicU8, Ordering}};
+    static FILE: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
+    unsafe extern "C" {{
+        fn mmap(at: *mut c_void, size: usize, access: i32, flags: i32, file: i32, from: i64) -> *mut c_void;
+    }}
+    pub(crate) const fn is(number: u32) -> bool {{
         core::intrinsics::const_eval_select((number,), never, chosen)
-    }
-    const fn never(_: u32) -> bool {
+    }}
+    const fn never(_: u32) -> bool {{
         false
-    }
-    fn chosen(number: u32) -> bool {
-        match CHOSEN.load(Relaxed) {
-            u32::MAX => {
-                let chosen = std::env::var("MUTANT").map_or(0, |text| text.parse().unwrap_or(0));
-                CHOSEN.store(chosen, Relaxed);
-                chosen == number
-            }
-            chosen => chosen == number,
-        }
-    }
-}
+    }}
+    fn chosen(number: u32) -> bool {{
+        let mut file = FILE.load(Ordering::Acquire);
+        if file.is_null() {{
+            file = opened();
+            FILE.store(file, Ordering::Release);
+        }}
+        unsafe {{
+            (*file.add(4 + number as usize)).store(1, Ordering::Relaxed);
+            (*file.cast::<AtomicU32>()).load(Ordering::Relaxed) == number
+        }}
+    }}
+    fn opened() -> *mut AtomicU8 {{
+        let mut options = std::fs::OpenOptions::new();
+        let file = std::env::var_os("{reached.VARIABLE}").and_then(|at| options.read(true).write(true).open(at).ok());
+        let (flags, number) = file.as_ref().map_or((0x22, -1), |file| (1, file.as_raw_fd()));
+        unsafe {{ mmap(core::ptr::null_mut(), {reached.SIZE}, 3, flags, number, 0).cast() }}
+    }}
+}}
 """
 
 
@@ -136,7 +138,7 @@ class Mutant:
     @property
     def key(self) -> str:
         """The name without line and column, which move."""
-        return re.sub(r":\d+:\d+: ", ": ", self.name)
+        return PLACE.sub(": ", self.name)
 
     @property
     def folder(self) -> str:
@@ -147,30 +149,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shard", default="1/1", help="k/n: each n-th mutant, from the k-th on")
+    parser.add_argument("--survivors", action="store_true", help="only those that the kept result lists")
     parser.add_argument("--under", default="src/", help="only mutants of files whose path begins so")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begins no other mutant after this long")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args()
 
-    start = time.monotonic()
     provenance = f"{today()}, commit {commit()}"
     listed = mutants()
-    k, n = (int(part) for part in asked.shard.split("/"))
-    chosen = [mutant for mutant in listed[k - 1 :: n] if mutant.file.startswith(asked.under)]
+    chosen = [mutant for mutant in listed if mutant.file.startswith(asked.under)]
+    if asked.survivors:
+        before = {PLACE.sub(": ", line.strip()) for line in RESULTS.read_text().splitlines()}
+        chosen = [mutant for mutant in chosen if mutant.key in before]
     if asked.sample:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
-    tests = built(chosen)
-    rust, python = Rust(tests), Python()
-    rust.check()
+    build = built(chosen)
+    tests = Tests(build)
     verdicts: dict[int, str | None] = {}
-    for mutant in tests.mutants:
-        if time.monotonic() - start > asked.minutes * 60:
-            break
-        verdicts[mutant.number] = rust.killed(mutant) or python.killed(mutant)
-        print(f"{verdicts[mutant.number] or 'SURVIVED'}: {mutant.name}", flush=True)
-        # After each one: a run that was ended keeps what it has found.
-        told = report(provenance, asked, len(listed), len(chosen), tests, verdicts)
-        RESULTS.write_text("\n".join(told) + "\n")
+    for how, given in {"Rust": tests.rust, "Python": tests.python}.items():
+        alive = [mutant for mutant in build.mutants if verdicts.get(mutant.number) is None]
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            for mutant, failed in zip(alive, pool.map(given, alive), strict=True):
+                verdicts[mutant.number] = f"killed by a {how} test ({failed})" if failed else None
+                print(f"{verdicts[mutant.number] or 'alive'}: {mutant.name}", flush=True)
+        RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), build, tests, verdicts)) + "\n")
     print(RESULTS.read_text())
     return 0
 
@@ -222,30 +223,30 @@ def opening(text: str, at: int) -> int:
         at += 1
 
 
-class Tests:
-    """The build: which mutants are in it, and its test binaries."""
+class Build:
+    """Which mutants are in it, and its test binaries."""
 
     def __init__(self, mutants: list[Mutant]) -> None:
         self.mutants = mutants
         self.binaries: dict[str, Path] = {}
 
 
-def built(chosen: list[Mutant]) -> Tests:
+def built(chosen: list[Mutant]) -> Build:
     """Returns the build of those that compile; each round leaves out what the compiler complained of."""
     known = set(NOT_COMPILING.read_text().splitlines()) if NOT_COMPILING.exists() else set()
-    tests = Tests([each for each in chosen if each.name not in known])
+    build = Build([each for each in chosen if each.name not in known])
     while True:
-        places = written(tests.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
-        errors = cargo(tests, "check") or cargo(tests, "test", "--no-run") or extensions()
+        places = written(build.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
+        errors = cargo(build, "check") or cargo(build, "test", "--no-run") or extensions()
         if not errors:
-            return tests
+            return build
         bad = {number for file, line in errors if (number := blamed(places[file], line))}
         if not bad:
             raise SystemExit(f"does not compile, and not because of a mutant: {errors}")
-        print(f"{len(bad)} of {len(tests.mutants)} do not compile", flush=True)
+        print(f"{len(bad)} of {len(build.mutants)} do not compile", flush=True)
         with NOT_COMPILING.open("a") as file:
-            file.writelines(f"{each.name}\n" for each in tests.mutants if each.number in bad)
-        tests.mutants = [each for each in tests.mutants if each.number not in bad]
+            file.writelines(f"{each.name}\n" for each in build.mutants if each.number in bad)
+        build.mutants = [each for each in build.mutants if each.number not in bad]
 
 
 def blamed(lines: dict[int, range], line: int) -> int | None:
@@ -297,13 +298,13 @@ def branch(text: str, mutant: Mutant) -> str:
     return f"\n/*mutant {number}*/ if crate::mutant::is({number}) {{ return {changed}; }} /*end {number}*/\n"
 
 
-def cargo(tests: Tests, *command: str) -> set[tuple[str, int]]:
+def cargo(build: Build, *command: str) -> set[tuple[str, int]]:
     """Builds the tests, and returns where the compiler found errors."""
     scope = ["--tests"] if command == ("check",) else ["--lib", "--test", "rust"]
     told = compiled(*command, *scope, "--package", "cai-dlpack", "--features", FEATURES)
     for message in told:
         if message["reason"] == "compiler-artifact" and message["executable"]:
-            tests.binaries[message["target"]["name"]] = Path(message["executable"])
+            build.binaries[message["target"]["name"]] = Path(message["executable"])
     return errors_of(told)
 
 
@@ -340,104 +341,120 @@ def errors_of(told: list[dict[str, Any]]) -> set[tuple[str, int]]:
 # --- their tests ---
 
 
-class Rust:
-    """The library tests of the mutant's folder, all other library tests, and the tests from outside."""
+class Tests:
+    """The tests of a build, each with the mutants that it reaches."""
 
-    #: Not about the mutants: what must not compile, and a page that is compared with the tree.
-    NOT = ("--skip", "uncompilable", "--skip", "partners::page")
+    def __init__(self, build: Build) -> None:
+        shutil.rmtree(REACHED, ignore_errors=True)
+        REACHED.mkdir(parents=True)
+        self._rust = [(binary, recorded_by_rust(binary)) for binary in build.binaries.values()]
+        self._python = recorded_by_python()
 
-    def __init__(self, tests: Tests) -> None:
-        library, outside = tests.binaries["cai_dlpack"], tests.binaries["rust"]
-        elsewhere = [flag for name in FOLDERS for flag in ("--skip", f"{name}::")]
-        self.parts: dict[str, tuple[Path, list[str]]] = {
-            **{f"tests of {name}": (library, [f"{name}::"]) for name in FOLDERS},
-            "other library tests": (library, [*elsewhere, *self.NOT]),
-            "tests from outside": (outside, [*self.NOT]),
-        }
-        self.seconds: dict[str, float] = {}
-
-    def check(self) -> None:
-        for how, (binary, arguments) in self.parts.items():
-            begun = time.monotonic()
-            if failed := ended(binary, arguments, 0, 900):
-                raise SystemExit(f"{how}: {failed}, without a mutant")
-            self.seconds[how] = time.monotonic() - begun
-        print(self.seconds, flush=True)
-
-    def killed(self, mutant: Mutant) -> str | None:
-        own = f"tests of {mutant.folder}"
-        for how in sorted(self.parts, key=lambda each: each != own):
-            binary, arguments = self.parts[how]
-            if failed := ended(binary, arguments, mutant.number, 30 + 6 * self.seconds[how]):
-                return f"killed by {how} ({failed})"
+    def rust(self, mutant: Mutant) -> str | None:
+        """Gives a mutant to the Rust tests that reach it, and returns which one kills it."""
+        for binary, records in self._rust:
+            found = reached.by(records, mutant.number)
+            while found:
+                some, found = found[:MANY], found[MANY:]
+                if failed := failing([str(binary), "--exact"], some, mutant, TREE):
+                    return failed
         return None
 
+    def python(self, mutant: Mutant) -> str | None:
+        """Gives a mutant to the Python tests that `chosen` chooses, and returns which one kills it."""
+        some = self.chosen(mutant)
+        return failing(PYTEST, some, mutant, ROOT) if some else None
 
-class Python:
-    """The Python tests of the mutant's file."""
+    def chosen(self, mutant: Mutant) -> list[Record]:
+        """Returns Python tests that reach a mutant: the shortest of each file in turn, as long as `LONGEST` allows."""
+        by_file: dict[str, list[Record]] = defaultdict(list)
+        for record in reached.by(self._python, mutant.number):
+            by_file[record.test.partition("::")[0]].append(record)
+        turns = [each for turn in zip_longest(*by_file.values()) for each in turn if each]
+        sums = accumulate(record.seconds for record in turns)
+        return [record for record, seconds in zip(turns, sums, strict=True) if seconds < LONGEST]
 
-    def __init__(self) -> None:
-        #: How long the tests take without a mutant.
-        self.seconds: dict[str, float] = {}
+    def count(self, mutant: Mutant) -> str:
+        rust = sum(len(reached.by(records, mutant.number)) for _, records in self._rust)
+        python = len(reached.by(self._python, mutant.number))
+        return f"reached by {rust} Rust and {python} Python tests, {len(self.chosen(mutant))} of which it was given to"
 
-    def killed(self, mutant: Mutant) -> str | None:
-        start, names = next((row for row in PYTHON_TESTS.items() if mutant.file.startswith(row[0])), ("", []))
-        if not names:
-            return None
-        if start not in self.seconds:
+
+def recorded_by_rust(binary: Path) -> list[Record]:
+    """Runs each test by itself, without a mutant. One that fails so is left out."""
+    asked = subprocess.run([binary, "--list", "--format", "terse", *NOT], stdout=subprocess.PIPE, text=True, check=True)
+    names = [line.removesuffix(": test") for line in asked.stdout.splitlines()]
+
+    def record(name: str) -> Record | None:
+        with Switch.made(REACHED / f"of-{binary.name}-{name}") as switch:
             begun = time.monotonic()
-            if failed := self.run(names, 0, 1800):
-                raise SystemExit(f"{names}: {failed}, without a mutant")
-            self.seconds[start] = time.monotonic() - begun
-            print(f"Python tests of {start}: {self.seconds[start]:.0f} s", flush=True)
-        failed = self.run(names, mutant.number, 60 + 4 * self.seconds[start])
-        return f"killed by Python tests ({failed})" if failed else None
+            if failed := ended([str(binary), "--exact", name], switch, 600, TREE):
+                print(f"without a mutant {failed}", flush=True)
+                return None
+            return Record(name, time.monotonic() - begun, switch.reached())
 
-    def run(self, names: list[str], number: int, seconds: float) -> str | None:
-        paths = f"{PACKAGE}:{ROOT / 'conformance' / 'kit' / 'src'}:{ROOT}"
-        tests = [str(PYTHON / name) for name in names]
-        arguments = ["-m", "cai_conformance", "simulate", "--", sys.executable, "-m", "pytest", "-q", "-x", *tests]
-        return ended(Path(sys.executable), arguments, number, seconds, ROOT, {"PYTHONPATH": paths})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [each for each in pool.map(record, names) if each]
 
 
-def ended(
-    binary: Path,
-    arguments: list[str],
-    number: int,
-    seconds: float,
-    folder: Path = TREE,
-    settings: dict[str, str] | None = None,
-) -> str | None:
+def recorded_by_python() -> list[Record]:
+    """Runs all tests without a mutant, with a plugin that keeps what each has reached."""
+    command = [*PYTEST, "-p", "conformance.soak.reached", "--numprocesses", str(os.cpu_count()), "--dist", "loadfile"]
+    subprocess.run(command, cwd=ROOT, env={**environment(), reached.FOLDER: str(REACHED)}, check=False)
+    return [record for file in REACHED.glob("*.records") for record in reached.read(file)]
+
+
+def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Path) -> str | None:
+    """Runs tests with a mutant, and returns the first that fails twice, or how the process ended."""
+    names = [each.test for each in tests]
+    limit = 30 + 6 * sum(each.seconds for each in tests)
+    with Switch.made(REACHED / f"of-{mutant.number}") as switch, NamedTemporaryFile("w", suffix=".txt") as listed:
+        switch.choose(mutant.number)
+        if command is PYTEST:
+            listed.write("\n".join(names))
+            listed.flush()
+            asked = ["-x", f"@{listed.name}"]
+        else:
+            asked = names
+        failed = ended([*command, *asked], switch, limit, folder)
+        if failed in names:  # it may be the machine's load
+            failed = ended([*command, failed], switch, limit, folder)
+    return failed
+
+
+def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> str | None:
     """Runs tests up to the first failure, and returns that."""
-    environment = {**os.environ, "MUTANT": str(number), "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
-    command = [str(binary), *arguments]
     with subprocess.Popen(
         command,
         cwd=folder,
-        env={**environment, **(settings or {})},
+        env={**environment(), reached.VARIABLE: str(switch.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     ) as process:
-        signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
-        signal.alarm(math.ceil(seconds))
+        killer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+        killer.start()
         begun = time.monotonic()
         failed = None
         assert process.stdout
         for line in process.stdout:
-            if " FAILED" in line:
+            if " FAILED" in line:  # of a Rust test
                 failed = line.split(" ... ")[0].removeprefix("test ")
+                os.killpg(process.pid, signal.SIGKILL)
                 break
-            if line.startswith("FAILED "):
-                failed = line.split(" - ")[0].split("/")[-1].strip()
-        signal.alarm(0)
-        if failed and process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            if line.startswith(("FAILED ", "ERROR ")):
+                failed = line.split(" - ")[0].partition(" ")[2].strip()
         code = process.wait()
+        killer.cancel()
     if failed or not code:
         return failed
-    return "time-out" if time.monotonic() - begun >= seconds - 1 else f"exit code {code}"
+    return "a time-out" if time.monotonic() - begun >= seconds - 1 else f"exit code {code}"
+
+
+def environment() -> dict[str, str]:
+    paths = f"{PACKAGE}:{ROOT / 'conformance' / 'kit' / 'src'}:{ROOT}"
+    return {**os.environ, "PYTHONPATH": paths, "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
 
 
 # --- what is kept ---
@@ -453,25 +470,25 @@ def interval(killed: int, tried: int) -> tuple[float, float]:
 
 
 def report(
-    provenance: str, asked: argparse.Namespace, listed: int, chosen: int, tests: Tests, verdicts: dict[int, str | None]
+    provenance: str, asked: argparse.Namespace, chosen: int, build: Build, tests: Tests, verdicts: dict[int, str | None]
 ) -> list[str]:
-    tried = [each for each in tests.mutants if each.number in verdicts]
+    tried = build.mutants
     survivors = [each for each in tried if verdicts[each.number] is None]
     reasons = dict(line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#"))
     same = [each for each in survivors if reasons.get(each.key, "").startswith(EQUIVALENT)]
+    which = " that survived before" if asked.survivors else ""
     lines = [
-        f"mutants, {provenance}, {listed} in functions of {', '.join(FOLDERS)}",
-        f"under {asked.under}, shard {asked.shard}, sample {asked.sample or 'all'} of seed {asked.seed}: "
-        f"{chosen} chosen, {chosen - len(tests.mutants)} do not compile, {len(tried)} tried",
+        f"mutants, {provenance}, of functions under {asked.under}"
+        + (f", a sample of seed {asked.seed}" if asked.sample else ""),
+        f"{chosen} chosen{which}, {chosen - len(tried)} do not compile, {len(tried)} tried",
     ]
     for folder in (*FOLDERS, "all"):
         those = [each for each in tried if folder in (each.folder, "all")]
         killed = sum(verdicts[each.number] is not None for each in those)
         if those:
             low, high = interval(killed, len(those))
-            lines.append(
-                f"{folder}: {killed} of {len(those)} killed, {killed / len(those):.1%} (95%: {low:.1%} to {high:.1%})"
-            )
+            within = f" (95%: {low:.1%} to {high:.1%})" if asked.sample else ""
+            lines.append(f"{folder}: {killed} of {len(those)} killed, {killed / len(those):.1%}{within}")
     how = Counter((verdicts[each.number] or "survived").split(" (")[0] for each in tried)
     lines += [f"{count} {name}" for name, count in how.most_common()]
     lines += [
@@ -479,7 +496,12 @@ def report(
         f"{len(tried) - len(same)}, {(len(tried) - len(survivors)) / max(1, len(tried) - len(same)):.1%}"
     ]
     lines += ["", "survivors:"]
-    lines += [f"  {each.name}\n      {reasons.get(each.key, 'no reason is known')}" for each in survivors]
+    for each in survivors:
+        lines += [
+            f"  {each.name}",
+            f"      {reasons.get(each.key, 'no reason is known')}",
+            f"      {tests.count(each)}",
+        ]
     return lines
 
 

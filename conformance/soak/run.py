@@ -69,10 +69,6 @@ def shares(minutes: float) -> list[str]:
     return [*SIMULATED, sys.executable, "-m", "conformance.soak.shares", "--minutes", f"{minutes:.2f}"]
 
 
-def mutants(minutes: float) -> list[str]:
-    return ["make", "mutants", f"MINUTES={minutes:.0f}", "SAMPLE=300"]
-
-
 # The suites of the mode in which every allocation collects (conformance/tests/hostile.py).
 COLLECTED = [
     "test_malformed_cai",
@@ -102,7 +98,7 @@ PARTS = {
     "found-again": Part(
         lambda _: [sys.executable, "-m", "conformance.soak.found_again"], "conformance/results/found-again.tsv"
     ),
-    "mutants": Part(mutants, "conformance/results/mutants.txt", takes_minutes=True),
+    "mutants": Part(lambda _: ["make", "mutants"], "conformance/results/mutants.txt"),
     "coverage": Part(lambda _: [sys.executable, "-m", "conformance.soak.coverage"], "conformance/results/coverage.txt"),
     **{f"cpython-{kind}": cpython(kind) for kind in ("gil", "debug", "3.15", "free-threaded", "tsan")},
     "collecting": Part(collecting, "conformance/results/soak.tsv"),
