@@ -31,12 +31,13 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, Protocol
 
 from conformance.provenance import commit, today
 from conformance.soak import reached
@@ -151,7 +152,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--survivors", action="store_true", help="only those that the kept result lists")
     parser.add_argument("--under", default="src/", help="only mutants of files whose path begins so")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args()
 
     provenance = f"{today()}, commit {commit()}"
@@ -162,21 +162,28 @@ def main() -> int:
         chosen = [mutant for mutant in chosen if mutant.key in before]
     if asked.sample:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
-    build = built(chosen)
-    tests = Tests(build)
-    verdicts: dict[int, str | None] = {}
-    for how, given in {"Rust": tests.rust, "Python": tests.python}.items():
-        alive = [mutant for mutant in build.mutants if verdicts.get(mutant.number) is None]
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            for mutant, failed in zip(alive, pool.map(given, alive), strict=True):
-                verdicts[mutant.number] = f"killed by a {how} test ({failed})" if failed else None
-                print(f"{verdicts[mutant.number] or 'alive'}: {mutant.name}", flush=True)
-        RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), build, tests, verdicts)) + "\n")
+    tests = Rust(chosen)
+    verdicts = given(tests, tests.mutants)
+    alive = [mutant for mutant in tests.mutants if verdicts[mutant.number] is None]
+    # A build of its own: there is little left that the compiler has to read once more.
+    python = Python(alive)
+    verdicts |= given(python, python.mutants)
+    RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), tests, python, verdicts)) + "\n")
     print(RESULTS.read_text())
     return 0
 
 
-# --- the mutants, and their one build ---
+def given(tests: Tests, mutants: list[Mutant]) -> dict[int, str | None]:
+    """Gives mutants to tests, and returns by their numbers which test kills each."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = {}
+        for mutant, failed in zip(mutants, pool.map(tests.killer, mutants), strict=True):
+            verdicts[mutant.number] = f"killed by a {tests.kind} test ({failed})" if failed else None
+            print(f"{verdicts[mutant.number] or 'alive'}: {mutant.name}", flush=True)
+    return verdicts
+
+
+# --- the mutants, and their builds ---
 
 
 def mutants() -> list[Mutant]:
@@ -223,30 +230,22 @@ def opening(text: str, at: int) -> int:
         at += 1
 
 
-class Build:
-    """Which mutants are in it, and its test binaries."""
-
-    def __init__(self, mutants: list[Mutant]) -> None:
-        self.mutants = mutants
-        self.binaries: dict[str, Path] = {}
-
-
-def built(chosen: list[Mutant]) -> Build:
-    """Returns the build of those that compile; each round leaves out what the compiler complained of."""
+def built(mutants: list[Mutant], build: Callable[[], set[tuple[str, int]]]) -> list[Mutant]:
+    """Builds those that compile, and returns them; each round leaves out what the compiler complained of."""
     known = set(NOT_COMPILING.read_text().splitlines()) if NOT_COMPILING.exists() else set()
-    build = Build([each for each in chosen if each.name not in known])
+    mutants = [each for each in mutants if each.name not in known]
     while True:
-        places = written(build.mutants)  # as it was, if nothing is different: cargo looks at the time of a file
-        errors = cargo(build, "check") or cargo(build, "test", "--no-run") or extensions()
+        places = written(mutants)  # as it was, if nothing is different: cargo looks at the time of a file
+        errors = build()
         if not errors:
-            return build
+            return mutants
         bad = {number for file, line in errors if (number := blamed(places[file], line))}
         if not bad:
             raise SystemExit(f"does not compile, and not because of a mutant: {errors}")
-        print(f"{len(bad)} of {len(build.mutants)} do not compile", flush=True)
+        print(f"{len(bad)} of {len(mutants)} do not compile", flush=True)
         with NOT_COMPILING.open("a") as file:
-            file.writelines(f"{each.name}\n" for each in build.mutants if each.number in bad)
-        build.mutants = [each for each in build.mutants if each.number not in bad]
+            file.writelines(f"{each.name}\n" for each in mutants if each.number in bad)
+        mutants = [each for each in mutants if each.number not in bad]
 
 
 def blamed(lines: dict[int, range], line: int) -> int | None:
@@ -298,28 +297,6 @@ def branch(text: str, mutant: Mutant) -> str:
     return f"\n/*mutant {number}*/ if crate::mutant::is({number}) {{ return {changed}; }} /*end {number}*/\n"
 
 
-def cargo(build: Build, *command: str) -> set[tuple[str, int]]:
-    """Builds the tests, and returns where the compiler found errors."""
-    scope = ["--tests"] if command == ("check",) else ["--lib", "--test", "rust"]
-    told = compiled(*command, *scope, "--package", "cai-dlpack", "--features", FEATURES)
-    for message in told:
-        if message["reason"] == "compiler-artifact" and message["executable"]:
-            build.binaries[message["target"]["name"]] = Path(message["executable"])
-    return errors_of(told)
-
-
-def extensions() -> set[tuple[str, int]]:
-    """Builds the package and the example extensions, and returns where the compiler found errors."""
-    told = compiled("build", *(flag for crate in CRATES for flag in ("--package", crate)))
-    if errors := errors_of(told):
-        return errors
-    shutil.rmtree(PACKAGE, ignore_errors=True)
-    shutil.copytree(ROOT / "bindings" / "python" / "python" / "cai_dlpack", PACKAGE / "cai_dlpack")
-    for name in CRATES.values():
-        shutil.copy2(TARGET / "debug" / f"lib{name.rpartition('/')[2]}.so", PACKAGE / f"{name}.so")
-    return set()
-
-
 def compiled(*command: str) -> list[dict[str, Any]]:
     """Returns cargo's messages."""
     flags = ["--locked", "--target-dir", str(TARGET), "--message-format", "json"]
@@ -341,67 +318,117 @@ def errors_of(told: list[dict[str, Any]]) -> set[tuple[str, int]]:
 # --- their tests ---
 
 
-class Tests:
-    """The tests of a build, each with the mutants that it reaches."""
+class Tests(Protocol):
+    """The tests of one language, in a build with mutants; each test is noted with the mutants that it reaches."""
 
-    def __init__(self, build: Build) -> None:
-        shutil.rmtree(REACHED, ignore_errors=True)
-        REACHED.mkdir(parents=True)
-        self._rust = [(binary, recorded_by_rust(binary)) for binary in build.binaries.values()]
-        self._python = recorded_by_python()
+    kind: str
+    #: Those that the build has.
+    mutants: list[Mutant]
 
-    def rust(self, mutant: Mutant) -> str | None:
-        """Gives a mutant to the Rust tests that reach it, and returns which one kills it."""
-        for binary, records in self._rust:
+    def killer(self, mutant: Mutant) -> str | None:
+        """Gives a mutant to tests that reach it, and returns which one kills it."""
+
+    def count(self, mutant: Mutant) -> str:
+        """Says how many tests reach a mutant."""
+
+
+class Rust(Tests):
+    """The library tests, and those from outside."""
+
+    kind = "Rust"
+
+    def __init__(self, mutants: list[Mutant]) -> None:
+        self._binaries: dict[str, str] = {}
+        self.mutants = built(mutants, self._build)
+        emptied(REACHED)
+        self._records = {binary: self._recorded(binary) for binary in self._binaries.values()}
+
+    def _build(self) -> set[tuple[str, int]]:
+        """Builds the tests, and returns where the compiler found errors."""
+        scope = ["--package", "cai-dlpack", "--features", FEATURES]
+        if errors := errors_of(compiled("check", "--tests", *scope)):
+            return errors
+        told = compiled("test", "--no-run", "--lib", "--test", "rust", *scope)
+        for message in told:
+            if message["reason"] == "compiler-artifact" and message["executable"]:
+                self._binaries[message["target"]["name"]] = message["executable"]
+        return errors_of(told)
+
+    def _recorded(self, binary: str) -> list[Record]:
+        """Runs each test by itself, without a mutant. One that fails so is left out."""
+        command = [binary, "--list", "--format", "terse", *NOT]
+        listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+
+        def record(name: str) -> Record | None:
+            with Switch.made(REACHED / f"of-{Path(binary).name}-{name}") as switch:
+                begun = time.monotonic()
+                if failed := ended([binary, "--exact", name], switch, 600, TREE):
+                    print(f"without a mutant {failed}", flush=True)
+                    return None
+                return Record(name, time.monotonic() - begun, switch.reached())
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return [each for each in pool.map(record, (line.removesuffix(": test") for line in listed)) if each]
+
+    def killer(self, mutant: Mutant) -> str | None:
+        for binary, records in self._records.items():
             found = reached.by(records, mutant.number)
             while found:
                 some, found = found[:MANY], found[MANY:]
-                if failed := failing([str(binary), "--exact"], some, mutant, TREE):
+                if failed := failing([binary, "--exact"], some, mutant, TREE):
                     return failed
         return None
 
-    def python(self, mutant: Mutant) -> str | None:
-        """Gives a mutant to the Python tests that `chosen` chooses, and returns which one kills it."""
-        some = self.chosen(mutant)
+    def count(self, mutant: Mutant) -> str:
+        return f"{sum(len(reached.by(records, mutant.number)) for records in self._records.values())} Rust tests"
+
+
+class Python(Tests):
+    """The tests of the package and the example extensions."""
+
+    kind = "Python"
+
+    def __init__(self, mutants: list[Mutant]) -> None:
+        self.mutants = built(mutants, self._build)
+        emptied(REACHED)
+        command = [*PYTEST, "-p", "conformance.soak.reached"]
+        command += ["--numprocesses", str(os.cpu_count()), "--dist", "loadfile"]
+        subprocess.run(command, cwd=ROOT, env={**environment(), reached.FOLDER: str(REACHED)}, check=False)
+        self._records = [record for file in REACHED.glob("*.records") for record in reached.read(file)]
+
+    @staticmethod
+    def _build() -> set[tuple[str, int]]:
+        """Builds the package and the extensions, and returns where the compiler found errors."""
+        told = compiled("build", *(flag for crate in CRATES for flag in ("--package", crate)))
+        if errors := errors_of(told):
+            return errors
+        shutil.rmtree(PACKAGE, ignore_errors=True)
+        shutil.copytree(ROOT / "bindings" / "python" / "python" / "cai_dlpack", PACKAGE / "cai_dlpack")
+        for name in CRATES.values():
+            shutil.copy2(TARGET / "debug" / f"lib{name.rpartition('/')[2]}.so", PACKAGE / f"{name}.so")
+        return set()
+
+    def killer(self, mutant: Mutant) -> str | None:
+        some = self._chosen(mutant)
         return failing(PYTEST, some, mutant, ROOT) if some else None
 
-    def chosen(self, mutant: Mutant) -> list[Record]:
-        """Returns Python tests that reach a mutant: the shortest of each file in turn, as long as `LONGEST` allows."""
+    def _chosen(self, mutant: Mutant) -> list[Record]:
+        """Returns tests that reach a mutant: the shortest of each file in turn, as long as `LONGEST` allows."""
         by_file: dict[str, list[Record]] = defaultdict(list)
-        for record in reached.by(self._python, mutant.number):
+        for record in reached.by(self._records, mutant.number):
             by_file[record.test.partition("::")[0]].append(record)
         turns = [each for turn in zip_longest(*by_file.values()) for each in turn if each]
         sums = accumulate(record.seconds for record in turns)
         return [record for record, seconds in zip(turns, sums, strict=True) if seconds < LONGEST]
 
     def count(self, mutant: Mutant) -> str:
-        rust = sum(len(reached.by(records, mutant.number)) for _, records in self._rust)
-        python = len(reached.by(self._python, mutant.number))
-        return f"reached by {rust} Rust and {python} Python tests, {len(self.chosen(mutant))} of which it was given to"
+        reaching = len(reached.by(self._records, mutant.number))
+        return f"{reaching} Python tests, of which it was given to {len(self._chosen(mutant))}"
 
 
-def recorded_by_rust(binary: Path) -> list[Record]:
-    """Runs each test by itself, without a mutant. One that fails so is left out."""
-    asked = subprocess.run([binary, "--list", "--format", "terse", *NOT], stdout=subprocess.PIPE, text=True, check=True)
-    names = [line.removesuffix(": test") for line in asked.stdout.splitlines()]
-
-    def record(name: str) -> Record | None:
-        with Switch.made(REACHED / f"of-{binary.name}-{name}") as switch:
-            begun = time.monotonic()
-            if failed := ended([str(binary), "--exact", name], switch, 600, TREE):
-                print(f"without a mutant {failed}", flush=True)
-                return None
-            return Record(name, time.monotonic() - begun, switch.reached())
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [each for each in pool.map(record, names) if each]
-
-
-def recorded_by_python() -> list[Record]:
-    """Runs all tests without a mutant, with a plugin that keeps what each has reached."""
-    command = [*PYTEST, "-p", "conformance.soak.reached", "--numprocesses", str(os.cpu_count()), "--dist", "loadfile"]
-    subprocess.run(command, cwd=ROOT, env={**environment(), reached.FOLDER: str(REACHED)}, check=False)
-    return [record for file in REACHED.glob("*.records") for record in reached.read(file)]
+def emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Path) -> str | None:
@@ -470,9 +497,14 @@ def interval(killed: int, tried: int) -> tuple[float, float]:
 
 
 def report(
-    provenance: str, asked: argparse.Namespace, chosen: int, build: Build, tests: Tests, verdicts: dict[int, str | None]
+    provenance: str,
+    asked: argparse.Namespace,
+    chosen: int,
+    tests: Tests,
+    python: Tests,
+    verdicts: dict[int, str | None],
 ) -> list[str]:
-    tried = build.mutants
+    tried = tests.mutants
     survivors = [each for each in tried if verdicts[each.number] is None]
     reasons = dict(line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#"))
     same = [each for each in survivors if reasons.get(each.key, "").startswith(EQUIVALENT)]
