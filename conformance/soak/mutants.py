@@ -79,7 +79,7 @@ SETTINGS = {
     "RUSTC_BOOTSTRAP": "1",
     "RUSTFLAGS": "--cap-lints allow",
     "CARGO_PROFILE_DEV_DEBUG": "0",
-    "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
+    "CARGO_PROFILE_DEV_OPT_LEVEL": "0",
     "CARGO_INCREMENTAL": "0",
 }
 #: Files and functions that only tests have.
