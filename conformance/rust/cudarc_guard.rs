@@ -12,6 +12,7 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ReturnEdge};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use rstest::rstest;
 
 use crate::simulator::{Machine, machine, number, one_event};
 
@@ -400,15 +401,20 @@ fn an_owner_is_not_kept_by_another_stream() {
     }
 }
 
-#[test]
-fn what_is_current_stays_when_an_owner_is_kept() {
+/// A question may be refused once.
+#[rstest]
+fn what_is_current_stays_when_an_owner_is_kept(#[values(0, 1, 2)] refused: u64) {
     let stage = Stage::new();
     let view = stage.array(Stream::None, None, &[1]);
     let typed = view.typed::<f32>().expect("floats");
     let guard = typed.on(&stage.consumer).expect("a guard");
     let other = CudaContext::new(1).expect("device 1");
     other.bind_to_thread().expect("current");
+    if refused > 0 {
+        stage.machine.sim.fault("cuCtxGetCurrent", refused, 999);
+    }
     drop(guard);
+    stage.machine.sim.clear();
     let mut current = std::ptr::null_mut();
     // SAFETY: writes one handle to a live local.
     let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&mut current) };
@@ -417,6 +423,29 @@ fn what_is_current_stays_when_an_owner_is_kept() {
         (0, other.cu_ctx().addr()),
         "the caller's context"
     );
+}
+
+/// The host has waited for it, so that the thread's own stream has no part in it any more.
+#[test]
+fn a_write_that_has_ended_on_another_thread_is_ready_everywhere() {
+    let stage = Stage::new();
+    let own = stage.context.per_thread_stream();
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let typed = view.typed_mut::<f32>().expect("floats");
+    let mut guard = typed.on(&own).expect("a guard");
+    let mut elements = guard.as_slice().expect("contiguous");
+    own.memset_zeros(&mut elements).expect("a fill");
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(|| guard.finish());
+        ended.join().expect("a thread").expect("no edge is needed");
+    });
+    assert_eq!(view.ready().number(), Stream::None);
+    let typed = view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(&stage.consumer).expect("a guard");
+    let read = stage
+        .consumer
+        .clone_dtoh(&guard.as_slice().expect("contiguous"));
+    assert_eq!(read.expect("a copy"), [0.0; 4]);
 }
 
 /// 2 is another stream on every thread: dropped elsewhere, the guard cannot name its own any more.

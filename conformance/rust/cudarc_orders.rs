@@ -68,7 +68,7 @@ enum Streams {
 }
 
 /// Returns a context that is not the primary one: one for all races, as a GPU's driver takes its time for each.
-fn another_context() -> Arc<CudaContext> {
+pub(crate) fn another_context() -> Arc<CudaContext> {
     static MADE: OnceLock<Arc<CudaContext>> = OnceLock::new();
     let made = || CudaContext::new_non_primary(0, 0).expect("a context");
     Arc::clone(MADE.get_or_init(made))

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use cai_dlpack::protocol::device::{Access, Device};
 use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::LiveStream;
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::{CudaContext, CudaSlice};
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaSlice, DriverError};
 use rstest::rstest;
 
 use crate::cudarc_guard::{self, Stage};
@@ -196,6 +198,69 @@ fn a_slice_of_a_per_thread_stream_is_freed_elsewhere_after_all_work() {
     let at = |name: &str| calls.iter().position(|call| call.name() == name);
     let (waited, freed) = (at("cuMemFree"), at("cuMemFreeAsync"));
     assert!(waited.is_some() && waited < freed, "{calls:?}");
+}
+
+/// Memory may be short, and then nothing waits for the work on the slice: it stays, as all that is freed later would be another
+/// array's.
+#[rstest]
+fn a_slice_that_is_dropped_elsewhere_is_freed_after_its_work_or_never(
+    #[values(false, true)] is_memory_short: bool,
+) {
+    let stage = Stage::new();
+    let stream = stage.context.per_thread_stream();
+    let slice = stream.clone_htod(&[1.0_f32; 4]).expect("memory");
+    let mut copy = stream.alloc_zeros::<f32>(4).expect("memory");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    stream.synchronize().expect("the copy is done");
+    let gate = stage.machine.sim.gate(number(&stream)).expect("a gate");
+    let typed = view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(&stream).expect("a guard");
+    let read = guard.as_slice().expect("contiguous");
+    stream.memcpy_dtod(&read, &mut copy).expect("a copy");
+    drop(guard);
+    stage.machine.log_every_thread();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if is_memory_short {
+                lacks_memory(&stage);
+            }
+            drop(view);
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        gate.open();
+    });
+    assert_eq!(stream.clone_dtoh(&copy).expect("a copy"), [1.0; 4]);
+    let freed = stage.machine.sim.count("cuMemFreeAsync");
+    assert_eq!(freed, u64::from(!is_memory_short));
+}
+
+/// Has the driver refuse this thread the byte by which a context is waited for.
+fn lacks_memory(stage: &Stage) {
+    for call in ["cuMemAlloc", "cuMemHostAlloc"] {
+        stage.machine.sim.fault(call, 1, 2);
+    }
+}
+
+/// The elements of a per-thread stream's guard are taken on another thread: nothing waits for them if memory is short, which
+/// cudarc's next call tells.
+#[test]
+fn elements_that_nothing_waits_for_are_not_read_in_silence() {
+    let stage = Stage::new();
+    let stream = stage.context.per_thread_stream();
+    let view = stage.array(Stream::None, None, &[1]);
+    let typed = view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(&stream).expect("a guard");
+    let other = stage.context.new_stream().expect("a stream");
+    let told = std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| {
+            lacks_memory(&stage);
+            let read = other.clone_dtoh(&guard.as_slice().expect("contiguous"));
+            read.map(drop).and_then(|()| other.synchronize())
+        });
+        elsewhere.join().expect("a thread")
+    });
+    let refused = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(told, Err(refused));
 }
 
 #[test]

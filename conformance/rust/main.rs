@@ -20,6 +20,8 @@ mod cudarc_orders;
 #[cfg(all(feature = "cudarc", feature = "ipc", target_os = "linux"))]
 mod cudarc_processes;
 #[cfg(feature = "cudarc")]
+mod cudarc_random_captures;
+#[cfg(feature = "cudarc")]
 mod cudarc_slices;
 mod fields;
 mod guide;

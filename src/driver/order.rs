@@ -49,6 +49,11 @@ pub(crate) enum Done {
 }
 
 impl Done {
+    /// Whether something was done for the streams or the host, and not in a graph.
+    pub(crate) const fn is_eager(self) -> bool {
+        !self.is_in_graph() && !matches!(self, Self::Nothing(_))
+    }
+
     /// Whether the order is an edge of a graph, and none of the streams.
     pub(crate) const fn is_in_graph(self) -> bool {
         matches!(

@@ -224,7 +224,7 @@ impl CaiView {
             let done = with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
-            consumer.is_eager = !done.is_in_graph();
+            consumer.is_eager = done.is_eager();
         }
         Ok(self.consumed(consumer))
     }
@@ -245,7 +245,7 @@ impl CaiView {
         let (ready, place) = (self.ready_number(), self.place());
         let (done, pending) =
             with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;
-        consumer.is_eager = !done.is_in_graph();
+        consumer.is_eager = done.is_eager();
         Ok((consumer, pending))
     }
 

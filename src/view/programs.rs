@@ -288,7 +288,7 @@ impl Held {
             }
             1 => drop(self.driver.captured(stream, Capture::Idle, 0)),
             _ => {
-                let graph = keep::by_graph(self.driver, stream, view.owner(), 0);
+                let graph = keep::by_graph(self.driver, stream, view.owner(), 0).unwrap_or(0);
                 self.graphs.push(graph);
             }
         }

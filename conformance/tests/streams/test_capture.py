@@ -11,6 +11,7 @@ from typing import Any
 import cai_dlpack as cd
 import pytest
 
+from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
@@ -208,6 +209,21 @@ def test_a_capture_that_begins_inside_a_loan_forbids_its_return_edge(track: Trac
     captures.begin(track.a)
     check_refusal(refuse(lambda: loan.__exit__(None, None, None), BufferError), "capture-consumer", "stream")
     assert cd.stats()["open_guards"] == 0
+    captures.end(track.a)
+
+
+def test_a_loan_that_nothing_was_done_for_may_end_in_the_capture(
+    track: Track, captures: Captures, machine: Machine
+) -> None:
+    """Of managed memory the driver is asked whose the default stream is; the data is ready on it, in the capture."""
+    array = Cai(interface(data=(machine.managed_memory(16), False), stream=track.a))
+    captures.begin(track.a)
+    captures.fork(track.a, PER_THREAD)
+    here = cd.view(array).on(PER_THREAD)
+    with here.consume(PER_THREAD) as loan:
+        pass
+    assert loan.return_edge == "event"
+    captures.fork(PER_THREAD, track.a)
     captures.end(track.a)
 
 

@@ -8,6 +8,7 @@ use std::thread::ThreadId;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
 
+use self::sealed::Left;
 use super::in_context::wait_for_context;
 use super::keep;
 use super::stream::{check_device, number_of};
@@ -102,7 +103,18 @@ impl<T: Element> Consume for View<'_, T> {}
 impl<T: Element> Consume for ViewMut<'_, T> {}
 
 pub(super) mod sealed {
-    use super::{Arc, CaiView, CudaStream, Error, ReturnEdge};
+    use super::{Arc, CaiView, CudaStream, Error};
+
+    /// Where the work of a guard that has ended is.
+    #[derive(Clone, Copy)]
+    pub enum Left {
+        /// The producer's stream is it, or waits for it.
+        AtProducer,
+        /// On the guard's stream.
+        Here,
+        /// It is done.
+        Done,
+    }
 
     pub trait Consume {
         /// The element type.
@@ -113,8 +125,8 @@ pub(super) mod sealed {
         /// Returns the refusal, which names the view if that has a name.
         fn refusal(&self, refused: Error) -> Error;
 
-        /// Notes that the guard has ended with this return edge.
-        fn ended(&mut self, edge: ReturnEdge, stream: &Arc<CudaStream>);
+        /// Notes that the guard has ended.
+        fn ended(&mut self, left: Left, stream: &Arc<CudaStream>);
     }
 }
 
@@ -129,7 +141,7 @@ impl<T: Element> sealed::Consume for View<'_, T> {
         self.refusal(refused)
     }
 
-    fn ended(&mut self, _edge: ReturnEdge, _stream: &Arc<CudaStream>) {}
+    fn ended(&mut self, _left: Left, _stream: &Arc<CudaStream>) {}
 }
 
 impl<T: Element> sealed::Consume for ViewMut<'_, T> {
@@ -144,11 +156,11 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
     }
 
     /// The data was written: sets the stream on which it is ready now.
-    fn ended(&mut self, edge: ReturnEdge, stream: &Arc<CudaStream>) {
-        match (edge, self.cai().producer_number()) {
-            (ReturnEdge::Event | ReturnEdge::SameStream, Some(producer)) => {
-                self.written(producer, None);
-            }
+    fn ended(&mut self, left: Left, stream: &Arc<CudaStream>) {
+        match (left, self.cai().producer_number()) {
+            (Left::AtProducer, Some(producer)) => self.written(producer, None),
+            // It is ready where it was, and everywhere.
+            (Left::Done, _) => {}
             _ => {
                 let number = number_of(stream).unwrap_or(Stream::None);
                 self.written(number, Some(stream.keep()));
@@ -305,9 +317,17 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let is_in_graph = matches!(finished, Ok((_, true)));
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
+        let mut left = match edge {
+            ReturnEdge::Event | ReturnEdge::SameStream if finished.is_ok() && !is_in_graph => {
+                Left::AtProducer
+            }
+            _ => Left::Here,
+        };
         if self.is_elsewhere() {
             // The stream cannot be named here.
-            detach(|| wait_for_context(stream.context(), Some(owner)));
+            if detach(|| wait_for_context(stream.context(), Some(owner))) {
+                left = Left::Done;
+            }
         } else if finished.is_err() {
             // Nothing else waits for the work.
             detach(|| keep::wait_or_keep(owner, device, stream));
@@ -317,7 +337,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         {
             detach(|| keep::until_done(owner, device, stream));
         }
-        self.view.ended(edge, self.stream);
+        self.view.ended(left, self.stream);
         finished.map(|(edge, _)| edge)
     }
 }

@@ -1,12 +1,14 @@
 //! Drops cudarc's values in their own context.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 use cudarc::driver::CudaContext;
 
-use crate::driver::{self, ContextGuard, Relaxed};
-use crate::protocol::stream::Stream;
+use crate::driver::{self, ContextGuard, Driver, Relaxed};
+use crate::protocol::device::Device;
+use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.
@@ -14,9 +16,14 @@ use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 /// cudarc frees a slice on its stream without asking which context is current, and if that is a default
 /// stream its number alone means the current context's, or the calling thread's: elsewhere the host waits for
 /// the whole context first. A stream makes its context current to be destroyed.
-pub(super) struct InContext<T: Send> {
+///
+/// A slice whose stream is being captured is not freed there: that would break the capture. It stays until the work from before
+/// is done, and is tried again then.
+pub(super) struct InContext<T: Send + 'static> {
     /// `None` once it is being dropped.
     kept: Option<(T, Arc<CudaContext>)>,
+    /// The stream that it is freed on, if it is.
+    stream: Stream,
     thread: Option<ThreadId>,
 }
 
@@ -24,12 +31,14 @@ impl<T: Send> InContext<T> {
     pub(super) fn new(value: T, context: &Arc<CudaContext>) -> Self {
         Self {
             kept: Some((value, Arc::clone(context))),
+            stream: Stream::None,
             thread: None,
         }
     }
 
     /// With its work on `stream`, which may be the calling thread's own.
     pub(super) fn on(mut self, stream: Stream) -> Self {
+        self.stream = stream;
         self.thread = thread_of(stream);
         self
     }
@@ -37,39 +46,76 @@ impl<T: Send> InContext<T> {
 
 impl<T: Send> Drop for InContext<T> {
     fn drop(&mut self) {
-        let is_elsewhere = is_elsewhere(self.thread);
+        let (stream, thread) = (self.stream, self.thread);
+        let is_elsewhere = is_elsewhere(thread);
         let Some((value, context)) = self.kept.take() else {
             return;
         };
         detach(|| {
-            if is_elsewhere {
-                wait_for_context(&context, None);
+            if is_elsewhere && !wait_for_context(&context, None) {
+                // Its work may be pending, and what is enqueued here would not come after that.
+                return std::mem::forget(value);
             }
-            within(context, |_| {
-                // cudarc frees beside captures of others, too.
-                let _relaxed = driver::driver().and_then(Relaxed::new).ok();
-                drop(value);
+            within(Arc::clone(&context), |_, is_current| {
+                let Some(driver) = driver::driver().ok().filter(|_| is_current) else {
+                    return std::mem::forget(value);
+                };
+                if !is_captured(driver, stream) {
+                    // cudarc frees beside captures of others, too.
+                    let _relaxed = Relaxed::new(driver).ok();
+                    return drop(value);
+                }
+                let device = Device::cuda(context.ordinal() as i32);
+                let again = Owner::new(Self {
+                    kept: Some((value, context)),
+                    stream,
+                    thread,
+                });
+                keep::by_stream(driver, stream, &again, device);
             });
         });
     }
 }
 
-/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was.
-pub(super) fn within(context: Arc<CudaContext>, body: impl FnOnce(&CudaContext)) {
+/// Whether a capture forbids to free on a stream; of no stream there is none. A driver that does not tell has none.
+fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
+    // A refusal that comes once says nothing.
+    let capture = || driver.capture(stream);
+    let told = || capture().or_else(|_| capture());
+    stream != Stream::None && told().is_ok_and(|capture| capture != Capture::Idle)
+}
+
+/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was. Tells `body` whether the context
+/// is current: if not, what it asks about default streams is answered of others.
+pub(super) fn within(context: Arc<CudaContext>, body: impl FnOnce(&CudaContext, bool)) {
     let driver = driver::driver().ok();
-    let _before = driver.and_then(|driver| ContextGuard::around(driver).ok());
-    context.record_err(context.bind_to_thread());
-    body(&context);
+    // A refusal that comes once says nothing, here and below.
+    let around = |driver| ContextGuard::around(driver).or_else(|_| ContextGuard::around(driver));
+    let _before = driver.and_then(|driver| around(driver).ok());
+    // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
+    // and the end of a slice not wait for those who read it.
+    let noted = context.check_err();
+    let own = NonZeroU64::new(context.cu_ctx().addr() as u64).map(driver::Context);
+    let is_current = driver.is_some_and(|driver| {
+        let enter = || driver.set_current_context(own);
+        enter().or_else(|_| enter()).is_ok()
+    });
+    body(&context, is_current);
+    context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
 }
 
 /// Waits for all work of a context, of which a stream cannot be named here; a share of `owner` stays for ever if the host
-/// cannot.
-pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>) {
-    within(Arc::clone(context), |_| match (driver::driver(), owner) {
-        (Ok(driver), _) => keep::wait_for_context(driver, owner),
-        (Err(_), Some(owner)) => std::mem::forget(owner.share()),
-        (Err(_), None) => {}
+/// cannot. Returns whether it has.
+pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>) -> bool {
+    let mut has_waited = false;
+    within(Arc::clone(context), |_, is_current| {
+        let driver = driver::driver().ok().filter(|_| is_current);
+        has_waited = driver.is_some_and(keep::wait_for_context);
+        if let (false, Some(owner)) = (has_waited, owner) {
+            std::mem::forget(owner.share());
+        }
     });
+    has_waited
 }

@@ -25,9 +25,11 @@ use crate::view::{Owner, detach, keep};
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |_| {
+    within(Arc::clone(stream.context()), |_, is_current| {
         match (driver::driver(), number_of(stream)) {
-            (Ok(driver), Ok(number)) => keep::by_stream(driver, number, owner, device),
+            (Ok(driver), Ok(number)) if is_current => {
+                keep::by_stream(driver, number, owner, device)
+            }
             _ => std::mem::forget(owner.share()),
         }
     });
@@ -36,8 +38,9 @@ pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
 /// Waits for `stream`, beside captures of others too. Of a stream that a capture forbids the host to wait for, a share of
 /// `owner` is dropped when what it holds now is done.
 pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |_| {
-        let (Ok(driver), Ok(number)) = (driver::driver(), number_of(stream)) else {
+    within(Arc::clone(stream.context()), |_, is_current| {
+        let (Ok(driver), Ok(number), true) = (driver::driver(), number_of(stream), is_current)
+        else {
             return std::mem::forget(owner.share());
         };
         match driver.capture(number) {
@@ -50,14 +53,27 @@ pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
 /// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`].
 pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_by: u64) -> u64 {
     let keep =
-        || driver::driver().map_or(0, |driver| keep::by_graph(driver, number, owner, kept_by));
-    detach(|| match number {
-        Stream::Handle(_) => keep(),
-        // A default stream is the current context's.
-        _ => {
-            let mut kept = 0;
-            within(Arc::clone(stream.context()), |_| kept = keep());
-            kept
-        }
+        || driver::driver().and_then(|driver| keep::by_graph(driver, number, owner, kept_by));
+    detach(|| {
+        // A default stream is the current context's, and a thread without one is not answered.
+        let here = match number {
+            Stream::Handle(_) => keep().ok(),
+            _ => None,
+        };
+        here.unwrap_or_else(|| {
+            let mut kept = None;
+            within(Arc::clone(stream.context()), |_, is_current| {
+                kept = is_current.then(keep);
+            });
+            match kept {
+                Some(Ok(kept)) => kept,
+                Some(Err(error)) if error.is_end_of_context() => 0,
+                _ => {
+                    // A graph may use it.
+                    std::mem::forget(owner.share());
+                    0
+                }
+            }
+        })
     })
 }

@@ -3,9 +3,10 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice,
+    DriverError, SyncOnDrop,
 };
 
 use super::guard::{Consume, StreamGuard};
@@ -222,7 +223,11 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let own = self.0.stream();
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
-            wait_for_context(own.context(), Some(self.0.array().owner()));
+            if !wait_for_context(own.context(), Some(self.0.array().owner())) {
+                // cudarc's next call tells it, as a join that fails.
+                let refused = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+                stream.context().record_err::<()>(Err(refused));
+            }
             self.0.keep_in_graph(stream);
             return (self.0.pointer(), SyncOnDrop::sync_stream(stream));
         }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::poll;
-use crate::driver::Driver;
+use crate::driver::{Driver, DriverError};
 use crate::protocol::stream::Stream;
 use crate::view::Owner;
 
@@ -17,18 +17,15 @@ pub(crate) fn by_graph(
     stream: Stream,
     owner: &Owner,
     kept_by: u64,
-) -> u64 {
+) -> Result<u64, DriverError> {
     let (capture, graph) = match driver.capture_graph(stream) {
         Ok(Some((capture, graph))) => (capture, Some(graph)),
-        Ok(None) => return 0,
+        Ok(None) => return Ok(0),
         // A stream that cannot be asked for its graph, or is not there.
-        Err(_) => match driver.capture_id(stream) {
-            Ok(capture) => (capture, None),
-            Err(_) => return 0,
-        },
+        Err(_) => (driver.capture_id(stream)?, None),
     };
     if capture == 0 || capture == kept_by {
-        return capture;
+        return Ok(capture);
     }
     poll::start(driver);
     let data = Box::into_raw(Box::new(owner.share()));
@@ -38,7 +35,7 @@ pub(crate) fn by_graph(
         // Refused, it is released by nothing: the graph has been promised the memory.
         let _ = object.and_then(|object| driver.graph_retain(graph, object));
     }
-    capture
+    Ok(capture)
 }
 
 /// Gives up what a graph has kept. It is dropped elsewhere, as its end may call the driver.

@@ -196,17 +196,13 @@ fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
     waited.map_or_else(|error| error.is_end_of_context(), |()| true)
 }
 
-/// Waits for all work of the current context; a share of `owner` stays for ever if the host cannot. No capture is broken,
-/// as by `cuCtxSynchronize`.
+/// Waits for all work of the current context; returns whether that is over. No capture is broken, as by
+/// `cuCtxSynchronize`.
 #[cfg(feature = "cudarc")]
-pub(crate) fn wait_for_context(driver: &dyn Driver, owner: Option<&Owner>) {
-    let done = Relaxed::new(driver)
-        .and_then(|_relaxed| Site::here(driver).map(|site| site.settle(driver)));
-    match (done, owner) {
-        (Ok(true), _) | (_, None) => {}
-        (Err(error), _) if error.is_end_of_context() => {}
-        (_, Some(owner)) => std::mem::forget(owner.share()),
-    }
+pub(crate) fn wait_for_context(driver: &dyn Driver) -> bool {
+    Relaxed::new(driver)
+        .and_then(|_relaxed| Site::here(driver).map(|site| site.settle(driver)))
+        .unwrap_or_else(|error| error.is_end_of_context())
 }
 
 /// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait
