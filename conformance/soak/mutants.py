@@ -4,8 +4,8 @@
     python -m conformance.soak.mutants --sample 300 --seed 1        a random sample, with the interval of its rate
     python -m conformance.soak.mutants --survivors                  those that survived the run before
 
-cargo-mutants builds once for each mutant, which is days for all. Here all are in one build, in a copy of the tree: a
-function `f` becomes `if is(17) { return BODY WITH THE CHANGE } BODY`, and a file that the process maps chooses. What
+cargo-mutants builds once for each mutant, which is days for all. Here hundreds are in one build, in a copy of the tree:
+a function `f` becomes `if is(17) { return BODY WITH THE CHANGE } BODY`, and a file that the process maps chooses. What
 does not compile so is left out and counted: a mutant that no build admits, or one outside a function.
 
 Each test is run once by itself, without a mutant, and notes which ones it reaches (`reached.py`). A mutant is given to
@@ -60,6 +60,8 @@ REACHED = TARGET / "reached"
 NOT = ("--skip", "uncompilable", "--skip", "partners::page")
 PYTEST = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable, "-m", "pytest", "-q",
           "-p", "no:cacheprovider"]  # fmt: skip
+#: How many mutants one build has: of all of them the compiler needs more memory than there is.
+TOGETHER = 400
 #: How many Rust tests one process runs, and for how many seconds the Python tests of a mutant may take.
 MANY = 40
 LONGEST = 40.0
@@ -162,24 +164,40 @@ def main() -> int:
         chosen = [mutant for mutant in chosen if mutant.key in before]
     if asked.sample:
         chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
-    tests = Rust(chosen)
-    verdicts = given(tests, tests.mutants)
-    alive = [mutant for mutant in tests.mutants if verdicts[mutant.number] is None]
-    # A build of its own: there is little left that the compiler has to read once more.
-    python = Python(alive)
-    verdicts |= given(python, python.mutants)
-    RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), tests, python, verdicts)) + "\n")
+    verdicts: dict[Mutant, Verdict] = {}
+
+    def keep() -> None:  # after each build: a run that is ended keeps what it has found
+        RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), verdicts)) + "\n")
+
+    for at in range(0, len(chosen), TOGETHER):
+        verdicts |= given(Rust(chosen[at : at + TOGETHER]))
+        keep()
+    alive = [mutant for mutant, verdict in verdicts.items() if verdict.killer is None]
+    for at in range(0, len(alive), TOGETHER):
+        # What does not compile with Python alone stays as it is.
+        for mutant, verdict in given(Python(alive[at : at + TOGETHER])).items():
+            verdicts[mutant] = Verdict(verdict.killer, f"{verdicts[mutant].reach}, {verdict.reach}")
+        keep()
     print(RESULTS.read_text())
     return 0
 
 
-def given(tests: Tests, mutants: list[Mutant]) -> dict[int, str | None]:
-    """Gives mutants to tests, and returns by their numbers which test kills each."""
+@dataclass(frozen=True)
+class Verdict:
+    """What has killed a mutant, if anything, and how many tests reach it."""
+
+    killer: str | None
+    reach: str
+
+
+def given(tests: Tests) -> dict[Mutant, Verdict]:
+    """Gives the mutants of a build to its tests."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         verdicts = {}
-        for mutant, failed in zip(mutants, pool.map(tests.killer, mutants), strict=True):
-            verdicts[mutant.number] = f"killed by a {tests.kind} test ({failed})" if failed else None
-            print(f"{verdicts[mutant.number] or 'alive'}: {mutant.name}", flush=True)
+        for mutant, failed in zip(tests.mutants, pool.map(tests.killer, tests.mutants), strict=True):
+            killer = f"killed by a {tests.kind} test ({failed})" if failed else None
+            verdicts[mutant] = Verdict(killer, tests.count(mutant))
+            print(f"{killer or 'alive'}: {mutant.name}", flush=True)
     return verdicts
 
 
@@ -496,32 +514,25 @@ def interval(killed: int, tried: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def report(
-    provenance: str,
-    asked: argparse.Namespace,
-    chosen: int,
-    tests: Tests,
-    python: Tests,
-    verdicts: dict[int, str | None],
-) -> list[str]:
-    tried = tests.mutants
-    survivors = [each for each in tried if verdicts[each.number] is None]
+def report(provenance: str, asked: argparse.Namespace, chosen: int, verdicts: dict[Mutant, Verdict]) -> list[str]:
+    tried = list(verdicts)
+    survivors = [each for each in tried if verdicts[each].killer is None]
     reasons = dict(line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#"))
     same = [each for each in survivors if reasons.get(each.key, "").startswith(EQUIVALENT)]
     which = " that survived before" if asked.survivors else ""
     lines = [
         f"mutants, {provenance}, of functions under {asked.under}"
         + (f", a sample of seed {asked.seed}" if asked.sample else ""),
-        f"{chosen} chosen{which}, {chosen - len(tried)} do not compile, {len(tried)} tried",
+        f"{chosen} chosen{which}, {chosen - len(tried)} do not compile or were not tried, {len(tried)} tried",
     ]
     for folder in (*FOLDERS, "all"):
         those = [each for each in tried if folder in (each.folder, "all")]
-        killed = sum(verdicts[each.number] is not None for each in those)
+        killed = sum(verdicts[each].killer is not None for each in those)
         if those:
             low, high = interval(killed, len(those))
             within = f" (95%: {low:.1%} to {high:.1%})" if asked.sample else ""
             lines.append(f"{folder}: {killed} of {len(those)} killed, {killed / len(those):.1%}{within}")
-    how = Counter((verdicts[each.number] or "survived").split(" (")[0] for each in tried)
+    how = Counter((verdicts[each].killer or "survived").split(" (")[0] for each in tried)
     lines += [f"{count} {name}" for name, count in how.most_common()]
     lines += [
         f"{len(same)} of the survivors are equivalent: without them {len(tried) - len(survivors)} of "
@@ -532,7 +543,7 @@ def report(
         lines += [
             f"  {each.name}",
             f"      {reasons.get(each.key, 'no reason is known')}",
-            f"      {tests.count(each)}",
+            f"      reached by {verdicts[each].reach}",
         ]
     return lines
 
