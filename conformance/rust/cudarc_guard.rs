@@ -425,6 +425,46 @@ fn what_is_current_stays_when_an_owner_is_kept(#[values(0, 1, 2)] refused: u64) 
     );
 }
 
+/// Nothing runs there any more, whether the driver makes such a context current (580 does) or refuses it.
+#[rstest]
+fn an_owner_goes_if_the_context_of_its_guard_has_gone(
+    #[values(false, true)] is_elsewhere: bool,
+    #[values(None, Some(709))] refusal: Option<u32>,
+) {
+    let stage = Stage::new();
+    let context = CudaContext::new_non_primary(0, 0).expect("a context");
+    let stream = context.new_stream().expect("a stream");
+    let ended = Arc::new(AtomicBool::new(false));
+    let plain = stage.array(Stream::None, None, &[1]);
+    let owner = Owner::new(Ends(Arc::clone(&ended), Some(Arc::clone(&stage.memory))));
+    // SAFETY: elements of the memory that the owner keeps.
+    let view = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+    let typed = view.typed::<f32>().expect("floats");
+    let guard = typed.on(&stream).expect("a guard");
+    // SAFETY: what is left of it is not used but by the guard.
+    let code = unsafe { cudarc::driver::sys::cuCtxDestroy_v2(context.cu_ctx()) };
+    assert_eq!(code as u32, 0);
+    let sim = stage.machine.sim;
+    let end = || {
+        for (nth, code) in (1..=2).zip(refusal.into_iter().cycle()) {
+            sim.fault("cuCtxSetCurrent", nth, code);
+        }
+        drop(guard);
+    };
+    match is_elsewhere {
+        true => std::thread::scope(|scope| scope.spawn(end).join().expect("ended")),
+        false => end(),
+    }
+    drop(view);
+    let late = Instant::now() + Duration::from_secs(10);
+    while !ended.load(Ordering::SeqCst) {
+        assert!(Instant::now() < late, "the owner is let go");
+        std::thread::yield_now();
+    }
+    // Their ends would call the driver for what is gone.
+    std::mem::forget((stream, context));
+}
+
 /// The host has waited for it, so that the thread's own stream has no part in it any more.
 #[test]
 fn a_write_that_has_ended_on_another_thread_is_ready_everywhere() {

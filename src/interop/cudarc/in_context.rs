@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 
 use cudarc::driver::CudaContext;
 
-use crate::driver::{self, ContextGuard, Driver, Relaxed};
+use crate::driver::{self, ContextGuard, Driver, DriverError, Relaxed};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
@@ -56,8 +56,9 @@ impl<T: Send> Drop for InContext<T> {
                 // Its work may be pending, and what is enqueued here would not come after that.
                 return std::mem::forget(value);
             }
-            within(Arc::clone(&context), |_, is_current| {
-                let Some(driver) = driver::driver().ok().filter(|_| is_current) else {
+            within(Arc::clone(&context), |driver| {
+                // Where the context is gone, so is the memory, and the stream that it would be freed on.
+                let Ok(driver) = driver else {
                     return std::mem::forget(value);
                 };
                 if !is_captured(driver, stream) {
@@ -85,37 +86,42 @@ fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
     stream != Stream::None && told().is_ok_and(|capture| capture != Capture::Idle)
 }
 
-/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was. Tells `body` whether the context
-/// is current: if not, what it asks about default streams is answered of others.
-pub(super) fn within(context: Arc<CudaContext>, body: impl FnOnce(&CudaContext, bool)) {
-    let driver = driver::driver().ok();
+/// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was. Hands `body` the driver, or its
+/// refusal to make the context current: then what is asked about default streams is answered of others.
+pub(super) fn within<R>(
+    context: Arc<CudaContext>,
+    body: impl FnOnce(Result<&'static dyn Driver, DriverError>) -> R,
+) -> R {
+    let driver = match driver::driver() {
+        Ok(driver) => driver,
+        Err(absent) => return body(Err(absent)),
+    };
     // A refusal that comes once says nothing, here and below.
-    let around = |driver| ContextGuard::around(driver).or_else(|_| ContextGuard::around(driver));
-    let _before = driver.and_then(|driver| around(driver).ok());
+    let around = || ContextGuard::around(driver);
+    let _before = around().or_else(|_| around()).ok();
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
     let own = NonZeroU64::new(context.cu_ctx().addr() as u64).map(driver::Context);
-    let is_current = driver.is_some_and(|driver| {
-        let enter = || driver.set_current_context(own);
-        enter().or_else(|_| enter()).is_ok()
-    });
-    body(&context, is_current);
+    let enter = || driver.set_current_context(own).map(|()| driver);
+    let result = body(enter().or_else(|_| enter()));
     context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
+    result
 }
 
 /// Waits for all work of a context, of which a stream cannot be named here; a share of `owner` stays for ever if the host
 /// cannot. Returns whether it has.
 pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>) -> bool {
-    let mut has_waited = false;
-    within(Arc::clone(context), |_, is_current| {
-        let driver = driver::driver().ok().filter(|_| is_current);
-        has_waited = driver.is_some_and(keep::wait_for_context);
+    within(Arc::clone(context), |driver| {
+        let has_waited = match driver {
+            Ok(driver) => keep::wait_for_context(driver),
+            Err(error) => error.is_end_of_context(),
+        };
         if let (false, Some(owner)) = (has_waited, owner) {
             std::mem::forget(owner.share());
         }
-    });
-    has_waited
+        has_waited
+    })
 }

@@ -14,7 +14,7 @@ use cudarc::driver::CudaStream;
 
 use super::in_context::within;
 use super::stream::number_of;
-use crate::driver;
+use crate::driver::{self, Driver};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, keep};
@@ -25,24 +25,15 @@ use crate::view::{Owner, detach, keep};
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |_, is_current| {
-        match (driver::driver(), number_of(stream)) {
-            (Ok(driver), Ok(number)) if is_current => {
-                keep::by_stream(driver, number, owner, device)
-            }
-            _ => std::mem::forget(owner.share()),
-        }
+    on_its_own(owner, stream, |driver, number| {
+        keep::by_stream(driver, number, owner, device);
     });
 }
 
 /// Waits for `stream`, beside captures of others too. Of a stream that a capture forbids the host to wait for, a share of
 /// `owner` is dropped when what it holds now is done.
 pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
-    within(Arc::clone(stream.context()), |_, is_current| {
-        let (Ok(driver), Ok(number), true) = (driver::driver(), number_of(stream), is_current)
-        else {
-            return std::mem::forget(owner.share());
-        };
+    on_its_own(owner, stream, |driver, number| {
         match driver.capture(number) {
             Ok(Capture::Idle) => keep::wait(driver, number, owner),
             _ => keep::by_stream(driver, number, owner, device),
@@ -50,30 +41,36 @@ pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
     });
 }
 
-/// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`].
+/// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,
+/// unless the context is gone: then nothing runs there any more.
+fn on_its_own(owner: &Owner, stream: &CudaStream, body: impl FnOnce(&'static dyn Driver, Stream)) {
+    within(Arc::clone(stream.context()), |driver| {
+        match (driver, number_of(stream)) {
+            (Ok(driver), Ok(number)) => body(driver, number),
+            (Err(error), _) if error.is_end_of_context() => {}
+            _ => std::mem::forget(owner.share()),
+        }
+    });
+}
+
+/// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`]. If the driver does not tell of a
+/// graph, a share of `owner` stays for ever.
 pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_by: u64) -> u64 {
-    let keep =
-        || driver::driver().and_then(|driver| keep::by_graph(driver, number, owner, kept_by));
+    let ask = |driver| keep::by_graph(driver, number, owner, kept_by);
     detach(|| {
         // A default stream is the current context's, and a thread without one is not answered.
-        let here = match number {
-            Stream::Handle(_) => keep().ok(),
-            _ => None,
-        };
-        here.unwrap_or_else(|| {
-            let mut kept = None;
-            within(Arc::clone(stream.context()), |_, is_current| {
-                kept = is_current.then(keep);
-            });
-            match kept {
-                Some(Ok(kept)) => kept,
-                Some(Err(error)) if error.is_end_of_context() => 0,
-                _ => {
-                    // A graph may use it.
-                    std::mem::forget(owner.share());
-                    0
-                }
+        if let (Stream::Handle(_), Ok(driver)) = (number, driver::driver())
+            && let Ok(kept) = ask(driver)
+        {
+            return kept;
+        }
+        match within(Arc::clone(stream.context()), |driver| driver.and_then(ask)) {
+            Ok(kept) => kept,
+            Err(error) if error.is_end_of_context() => 0,
+            Err(_) => {
+                std::mem::forget(owner.share());
+                0
             }
-        })
+        }
     })
 }
