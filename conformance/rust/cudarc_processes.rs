@@ -358,6 +358,31 @@ fn the_array_is_kept_until_the_other_process_lets_go() {
     eventually("the array ends", || ended.load(Ordering::SeqCst));
 }
 
+/// The owner frees its memory then, on a thread that the program has not started: beside a capture that forbids this call to
+/// all others.
+#[test]
+fn an_array_that_ends_as_the_other_process_lets_go_breaks_no_capture() {
+    let side = Side::new();
+    let mut other = Other::new();
+    let array = Array::new(&side, true);
+    let shared = array.share();
+    other.ask(&format!("open {}", bytes_of(&shared)));
+    let Array { view, ended, .. } = array;
+    drop((view, shared));
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    side.stream.context().bind_to_thread().expect("current");
+    // SAFETY: the stream is alive.
+    unsafe { result::stream::begin_capture(side.stream.cu_stream(), mode) }.expect("a capture");
+    other.ask("close");
+    eventually("the array ends", || ended.load(Ordering::SeqCst));
+    // It has noted its end, and frees next.
+    std::thread::sleep(Duration::from_millis(50));
+    // SAFETY: the stream is alive, and captures.
+    let graph = unsafe { result::stream::end_capture(side.stream.cu_stream()) };
+    // SAFETY: alive, and not used afterwards.
+    unsafe { result::graph::destroy(graph.expect("a whole capture")) }.expect("destroyed");
+}
+
 /// The array ends, and this process's work goes on.
 fn is_killed(when: impl FnOnce(&mut Other, &str)) {
     let side = Side::new();

@@ -118,6 +118,19 @@ def test_c_functions_catch_panics() -> None:
     assert set(UNCAUGHT) < seen
 
 
+#: Files that start a thread which stays in GLOBAL mode, and why no capture is broken there.
+IN_GLOBAL_MODE = {"driver/pending.rs": "no owner ends there: it waits for a context that was asked for captures"}
+
+
+def test_threads_are_in_relaxed_mode() -> None:
+    """An owner's end may call anything, and in GLOBAL mode what it calls breaks captures of other threads."""
+    starts = {str(path.relative_to(SOURCE)): path.read_text() for path in sources(SOURCE) if path.name != "tests.rs"}
+    starts = {name: text for name, text in starts.items() if "thread::Builder::new()" in text}
+    in_global_mode = {name for name, text in starts.items() if "exchange_capture_mode(RELAXED)" not in text}
+    assert len(starts) > len(in_global_mode)
+    assert in_global_mode == set(IN_GLOBAL_MODE)
+
+
 @pytest.mark.parametrize("path", sources(SOURCE), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_proof_is_not_pasted(path: Path) -> None:
     for number, line in enumerate(path.read_text().splitlines(), 1):

@@ -10,7 +10,8 @@ use super::handle::{Array, Handle, Nonce, check_span};
 use super::holders::Holders;
 use crate::driver::ipc::{EventHandle, MemoryHandle, Sharing, Uuid};
 use crate::driver::{
-    Context, ContextGuard, ContextId, Driver, DriverError, Event, MemoryKind, Place, Relaxed,
+    self, Context, ContextGuard, ContextId, Driver, DriverError, Event, MemoryKind, Place, RELAXED,
+    Relaxed,
 };
 use crate::error::Error;
 use crate::process::{fork, signals};
@@ -428,6 +429,10 @@ fn later(kept: Arc<Kept>) {
 
 fn run() {
     signals::block();
+    // What an owner calls at its end is no call that a capture elsewhere forbids.
+    if let Ok(driver) = driver::driver() {
+        let _ = driver.exchange_capture_mode(RELAXED);
+    }
     let mut pause = SHORT;
     loop {
         thread::sleep(pause);

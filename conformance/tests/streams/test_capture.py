@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
+import threading
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cai_dlpack as cd
 import pytest
+from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership import native
+from conformance.tests.ownership.waiting import until
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.faces import HOST_FACES, STREAM_FACES
@@ -209,6 +215,34 @@ def test_a_capture_that_begins_inside_a_loan_forbids_its_return_edge(track: Trac
     captures.begin(track.a)
     check_refusal(refuse(lambda: loan.__exit__(None, None, None), BufferError), "capture-consumer", "stream")
     assert cd.stats()["open_guards"] == 0
+    captures.end(track.a)
+
+
+def test_a_finaliser_on_the_thread_that_releases_breaks_no_capture(
+    track: Track, captures: Captures, machine: Machine
+) -> None:
+    """Where a native thread lets go of an array: the finaliser frees memory, which a capture forbids to every thread of
+    the program's, and runs on one that the program has not started."""
+    pointer = machine.device_memory(16)
+    threads: list[int] = []
+    array = Cai(interface(data=(pointer, False)))
+
+    def free() -> None:
+        threads.append(threading.get_ident())
+        machine.free(pointer)
+
+    weakref.finalize(array, free)
+    tensor = abi.consume(cd.view(array).__dlpack__(stream=-1, max_version=(1, 3)))
+    del array
+    captures.begin(track.a, GLOBAL)
+
+    def let_go() -> None:
+        native.storm([tensor], gil=False)
+        assert until(lambda: len(threads) == 1)
+
+    with ThreadPoolExecutor(1) as pool:  # the main thread may run finalisers itself, as any call returns
+        pool.submit(let_go).result()
+    assert threading.get_ident() not in threads
     captures.end(track.a)
 
 

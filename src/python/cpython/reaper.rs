@@ -22,7 +22,7 @@ use std::time::Duration;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::driver::ContextGuard;
+use crate::driver::{ContextGuard, RELAXED};
 use crate::process::{fork, signals};
 use crate::python::cpython::{gil, thread_exit, tracing};
 use crate::view::{Gate, Node, Queue};
@@ -129,11 +129,11 @@ fn reap() {
 }
 
 /// Makes a context current for the finalisers that call the driver (Numba's) and expect one, as on the threads that
-/// use arrays. `None` if the process has no context yet.
+/// use arrays. `None` if the process has no context yet. No capture elsewhere forbids what they call.
 fn any_context() -> Option<ContextGuard<'static>> {
-    ContextGuard::of_any_device(driver::in_use()?)
-        .ok()
-        .flatten()
+    let driver = driver::in_use()?;
+    let _ = driver.exchange_capture_mode(RELAXED);
+    ContextGuard::of_any_device(driver).ok().flatten()
 }
 
 /// Sleeps until the queue holds something; returns false once the gate is closed.
