@@ -106,14 +106,15 @@ fn drain(_py: Python<'_>) {
 /// lock, which a child that is forked meanwhile finds locked for ever (CPython before 3.12).
 fn reap() {
     signals::block();
+    let mut is_relaxed = false;
     while wait() {
-        let mut context = any_context();
+        let mut context = any_context(&mut is_relaxed);
         let ended = gil::attached_first(|py| {
             drain(py);
             while py.detach(|| {
                 drop(context.take());
                 let is_more = wait();
-                context = is_more.then(any_context).flatten();
+                context = is_more.then(|| any_context(&mut is_relaxed)).flatten();
                 is_more
             }) {
                 drain(py);
@@ -129,10 +130,10 @@ fn reap() {
 }
 
 /// Makes a context current for the finalisers that call the driver (Numba's) and expect one, as on the threads that
-/// use arrays. `None` if the process has no context yet. No capture elsewhere forbids what they call.
-fn any_context() -> Option<ContextGuard<'static>> {
+/// use arrays. `None` if the process has no context yet. No capture elsewhere forbids what they call, once `is_relaxed`.
+fn any_context(is_relaxed: &mut bool) -> Option<ContextGuard<'static>> {
     let driver = driver::in_use()?;
-    let _ = driver.exchange_capture_mode(RELAXED);
+    *is_relaxed = *is_relaxed || driver.exchange_capture_mode(RELAXED).is_ok();
     ContextGuard::of_any_device(driver).ok().flatten()
 }
 
