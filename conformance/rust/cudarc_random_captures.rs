@@ -35,9 +35,9 @@ const BYTES: usize = 16;
 /// How many arrays, and copies of them, a program may have.
 const SLOTS: usize = 512;
 const SEEDS: std::ops::Range<u64> = 0..200;
-/// What is in an array whose owner has ended.
+/// The bytes of an array whose owner has ended.
 const GONE: u8 = 0xEE;
-/// What is in a copy that has not been made.
+/// The bytes of a copy that has not been made.
 const NOTHING: u8 = 0xAA;
 /// A step that takes longer waits for a stream that is held up.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -75,7 +75,7 @@ struct Array {
     producer: Option<usize>,
     ended: Arc<AtomicBool>,
     is_overwritten: bool,
-    /// What was written, the latest at the end.
+    /// The values that were written, the latest at the end.
     values: Vec<u8>,
 }
 
@@ -165,7 +165,7 @@ struct Program<'s> {
     capture: Option<Capture>,
     captures: u64,
     graphs: Vec<(CUgraph, CUgraphExec)>,
-    /// What the program has made current, and the mode of its thread.
+    /// The context that the program has made current, and the mode of its thread.
     current: Current<'s>,
     mode: CUstreamCaptureMode,
     told: Told,
@@ -360,8 +360,8 @@ impl<'s> Program<'s> {
         self.overwrite();
     }
 
-    /// What random steps alone seldom come to: a guard with work that is held up ends in a capture which has begun since, of
-    /// its stream, of the producer's, or of both. What comes next is most often a read of that array.
+    /// Has a guard with work that is held up end in a capture which has begun since, of its stream, of the producer's, or of
+    /// both: random steps alone seldom come to it. Most often a read of that array comes next.
     fn capture_around_an_end(&mut self) {
         let stream = self.dice.below(self.streams.len());
         if self.capture.is_some() || !self.open(stream) {
@@ -488,7 +488,7 @@ impl<'s> Program<'s> {
         };
         let ready = view.ready().number().raw();
         let is_producers = producer.is_some_and(|at| number(&self.streams[at]) == ready);
-        // What writes is alone. It is opened beside no capture: an order in a graph is none for what comes after.
+        // A writer is alone. It is opened beside no capture: an order in a graph is none for what comes after.
         let is_write = kind == 0 && is_alone && self.capture.is_none();
         let view = match is_write {
             true => Box::into_raw(view),
@@ -499,7 +499,7 @@ impl<'s> Program<'s> {
             }
         };
         let guard = if is_write {
-            // SAFETY: the view is there until the guard has ended, and used by nobody else.
+            // SAFETY: the view is there until the guard has ended, and nothing else uses it.
             let seen = unsafe { &mut *view };
             let typed = seen.typed_mut::<f32>().expect("floats");
             typed.on(stream).map(Guard::Write)
@@ -816,7 +816,7 @@ impl<'s> Program<'s> {
 #[test]
 fn no_program_breaks_a_capture_or_reads_what_is_gone() {
     let machine = machine();
-    // What a GPU does with memory that is gone is no test.
+    // On a GPU reads of memory that is gone prove nothing: it needs the simulator.
     let live = || machine.sim.live().allocations;
     live();
     let primary = CudaContext::new(0).expect("device 0");

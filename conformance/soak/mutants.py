@@ -174,7 +174,7 @@ def main() -> int:
         keep()
     alive = [mutant for mutant, verdict in verdicts.items() if verdict.killer is None]
     for at in range(0, len(alive), TOGETHER):
-        # What does not compile with Python alone stays as it is.
+        # A mutant that does not compile with Python's features stays alive.
         for mutant, verdict in given(Python(alive[at : at + TOGETHER])).items():
             verdicts[mutant] = Verdict(verdict.killer, f"{verdicts[mutant].reach}, {verdict.reach}")
         keep()
@@ -184,7 +184,7 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What has killed a mutant, if anything, and how many tests reach it."""
+    """The test that has killed a mutant, if one has, and how many reach it."""
 
     killer: str | None
     reach: str
