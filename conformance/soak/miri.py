@@ -44,7 +44,10 @@ IGNORED = ROOT / "conformance" / "results" / "miri-ignored.tsv"
 #: A pointer that crosses C's borders as a number is made a pointer again by `with_exposed_provenance`: no warning.
 MODELS = {"stacked": "-Zmiri-permissive-provenance", "tree": "-Zmiri-permissive-provenance -Zmiri-tree-borrows"}
 FOLDERS = ("view", "share", "driver", "protocol", "interop")
-FOR_TESTS = re.compile(r"/tests\.rs$|_tests\.rs$|/programs(/|\.rs$)|/simulat(ed|or)\.rs$|^src/(partners|python)/")
+#: What no other shard runs, or the build does not have.
+LEFT_OUT = re.compile(
+    r"/tests\.rs$|_tests\.rs$|/programs(/|\.rs$)|/simulat(ed|or)\.rs$|^src/(partners|python|interop/cudarc)(/|\.rs$)"
+)
 #: The module of tests at the end of a file.
 TESTS = re.compile(rb"\s*#\[cfg\((?:all\()?test\b[^\n]*\nmod tests.*", re.DOTALL)
 #: About this many tests run in one process, for at most so long.
@@ -127,7 +130,7 @@ def digest(shard: str) -> str:
         text = (ROOT / file).read_bytes()
         if file.startswith((f"{own}/", f"{own}.rs")):
             read.append(text)
-        elif not FOR_TESTS.search(file):
+        elif not LEFT_OUT.search(file):
             read.append(TESTS.sub(b"", text))
     return hashlib.sha256(b"\0".join(read)).hexdigest()[:12]
 
