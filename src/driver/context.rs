@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{Context, ContextId, Defaults, Driver, DriverError, Place, PointerInfo};
+use super::{Context, ContextId, Defaults, Driver, DriverError, Place, PointerInfo, twice};
 use crate::protocol::stream::Stream;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -172,9 +172,8 @@ impl<'d> ContextGuard<'d> {
 
 impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
-        // A context that has died meanwhile cannot be made current again; then there is none. A refusal that comes once says
-        // nothing.
-        let _ = self.restore().or_else(|_| self.restore());
+        // A context that has died meanwhile cannot be made current again; then there is none.
+        let _ = twice(|| self.restore());
     }
 }
 

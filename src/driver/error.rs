@@ -32,6 +32,11 @@ enum Failure {
     Forked,
 }
 
+/// Makes a call, and once more if it is refused. What an end must do is done so: a refusal that comes once says nothing.
+pub(crate) fn twice<T>(mut call: impl FnMut() -> Result<T, DriverError>) -> Result<T, DriverError> {
+    call().or_else(|_| call())
+}
+
 impl DriverError {
     /// No driver library could be loaded.
     pub const ABSENT: DriverError = DriverError {

@@ -4,7 +4,7 @@
 //! the mark that the event has at the time of the call, so the event is free to be marked again. What the host
 //! asks about it keeps it out until the answer has come.
 
-use super::{Context, ContextId, Driver, DriverError, Event, Relaxed};
+use super::{Context, ContextId, Driver, DriverError, Event, Relaxed, twice};
 use crate::protocol::stream::Stream;
 
 /// An event taken from the pool, recorded. Given back exactly once, by drop.
@@ -84,8 +84,7 @@ impl<'d> Lease<'d> {
     /// # Errors
     /// The driver's refusal to tell.
     pub(crate) fn is_reached(&self) -> Result<bool, DriverError> {
-        let found = self.query().or_else(|_| self.query());
-        let found = match found {
+        let found = match twice(|| self.query()) {
             Err(error) if is_death(&error) => self.wait_for_context(),
             told => told,
         };

@@ -1,6 +1,6 @@
 //! The calling thread's capture mode, changed for a while.
 
-use super::{Driver, DriverError};
+use super::{Driver, DriverError, twice};
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, for [`Driver::exchange_capture_mode`].
 pub(crate) const RELAXED: u32 = 2;
@@ -22,8 +22,7 @@ impl<'d> Relaxed<'d> {
 
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
-        // A refusal that comes once says nothing, and the driver has returned this mode.
-        let back = || self.driver.exchange_capture_mode(self.before);
-        let _ = back().or_else(|_| back());
+        // The driver has returned this mode, and takes it.
+        let _ = twice(|| self.driver.exchange_capture_mode(self.before));
     }
 }

@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 
 use cudarc::driver::CudaContext;
 
-use crate::driver::{self, ContextGuard, Driver, DriverError, Relaxed};
+use crate::driver::{self, ContextGuard, Driver, DriverError, Relaxed, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
@@ -80,10 +80,8 @@ impl<T: Send> Drop for InContext<T> {
 
 /// Whether a capture forbids to free on a stream; of no stream there is none. A driver that does not tell has none.
 fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
-    // A refusal that comes once says nothing.
-    let capture = || driver.capture(stream);
-    let told = || capture().or_else(|_| capture());
-    stream != Stream::None && told().is_ok_and(|capture| capture != Capture::Idle)
+    stream != Stream::None
+        && twice(|| driver.capture(stream)).is_ok_and(|capture| capture != Capture::Idle)
 }
 
 /// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was. Hands `body` the driver, or its
@@ -96,15 +94,12 @@ pub(super) fn within<R>(
         Ok(driver) => driver,
         Err(absent) => return body(Err(absent)),
     };
-    // A refusal that comes once says nothing, here and below.
-    let around = || ContextGuard::around(driver);
-    let _before = around().or_else(|_| around()).ok();
+    let _before = twice(|| ContextGuard::around(driver)).ok();
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
     let own = NonZeroU64::new(context.cu_ctx().addr() as u64).map(driver::Context);
-    let enter = || driver.set_current_context(own).map(|()| driver);
-    let result = body(enter().or_else(|_| enter()));
+    let result = body(twice(|| driver.set_current_context(own)).map(|()| driver));
     context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);

@@ -5,7 +5,7 @@ use std::thread::{self, ThreadId};
 
 use super::room::Due;
 use crate::driver::{
-    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Relaxed, is_primary,
+    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Relaxed, is_primary, twice,
 };
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
@@ -139,9 +139,7 @@ impl Use {
     /// Of `stream`, whose context is current, and which is not being captured: to ask what it is breaks a capture
     /// (docs/cusim.md).
     pub(crate) fn new(driver: &dyn Driver, stream: Stream) -> Result<Self, DriverError> {
-        // A refusal that comes once says nothing.
-        let id = || driver.stream_id(stream);
-        Self::on(driver, stream, || id().or_else(|_| id()).ok())
+        Self::on(driver, stream, || twice(|| driver.stream_id(stream)).ok())
     }
 
     /// Like [`new`](Self::new), of any stream, and a mark of what it holds now; no mark if it is being captured, or is the

@@ -10,7 +10,7 @@ use super::free;
 use super::held::{Held, Owned};
 use super::mark::{Markers, PATIENCE};
 use super::room;
-use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed};
+use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed, twice};
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Capture, Stream};
@@ -186,9 +186,7 @@ pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) {
 
 /// Waits for a stream, and not for one that is being captured, which that would break; returns whether its work is over.
 fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
-    // A refusal that comes once says nothing.
-    let capture = || driver.capture(stream);
-    let waited = match capture().or_else(|_| capture()) {
+    let waited = match twice(|| driver.capture(stream)) {
         Ok(Capture::Idle) => driver.stream_synchronize(stream),
         Ok(_) => return false,
         Err(error) => Err(error),
