@@ -590,3 +590,36 @@ fn a_device_that_replaces_another_is_checked() {
         .unwrap();
     assert_eq!((address.data(), address.byte_offset()), (VALID.data, 0));
 }
+
+/// Different descriptors have other hashes.
+#[test]
+fn descriptors_are_hashed_by_what_they_are() {
+    let hash_of = |raw: RawTensor<'_>| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        Descriptor::new(&raw).unwrap().hash(&mut hasher);
+        hasher.finish()
+    };
+    let others = [
+        RawTensor {
+            data: VALID.data + 64,
+            ..VALID
+        },
+        RawTensor {
+            device: Device::cuda(1),
+            ..VALID
+        },
+        RawTensor { code: 0, ..VALID },
+        RawTensor {
+            shape: &[3, 2],
+            ..VALID
+        },
+        RawTensor {
+            flags: Flags::READ_ONLY,
+            ..VALID
+        },
+    ];
+    assert_eq!(hash_of(VALID), hash_of(VALID));
+    for other in others {
+        assert_ne!(hash_of(VALID), hash_of(other), "{other:?}");
+    }
+}

@@ -61,6 +61,18 @@ fn device_types_no_others() {
     );
 }
 
+/// The last type that has a name is known: only its number can be wrong.
+#[test]
+fn the_last_device_type_is_known() {
+    let refused = |device_type, id| {
+        let refused = Device::check(DeviceType::from_dlpack(device_type), id).unwrap_err();
+        (refused.rule(), refused.hint().is_some())
+    };
+    assert_eq!(refused(DeviceType::LAST, -1), (Rule::DeviceId, false));
+    let next = DeviceType::LAST + 1;
+    assert_eq!(refused(next, 0), (Rule::DeviceUnknown, true));
+}
+
 #[test]
 fn flags_are_the_headers() {
     assert_eq!(

@@ -738,3 +738,94 @@ fn a_field_may_have_no_items() {
     let expected: [(&str, &[i64], u32); 3] = [("x", &[], 0), ("none", &[2, 0], 4), ("y", &[], 4)];
     assert_eq!(found, expected);
 }
+
+/// Each entry that is set is the one that the dict has.
+#[test]
+fn entries_that_are_set_one_by_one() {
+    let plain = VALID.parts(Descr::None).unwrap();
+    let parts = Parts::new(DATA, TypeStr::parse("<f4").unwrap(), plain.axes.clone());
+    let stream = Stream::from_raw(0x5500_1230);
+    let made = parts
+        .with_version(Version::from_int(1).unwrap())
+        .with_stream(stream)
+        .with_read_only(true)
+        .with_descr(Descr::Trivial);
+    assert_eq!(made.version, Version::from_int(1).unwrap());
+    assert_eq!((made.stream, made.read_only), (stream, true));
+    assert_eq!(made.descr, Descr::Trivial);
+    let mut made = CaiInterface::new(made).unwrap();
+    assert_eq!(made.descr(), &Descr::Trivial);
+    made.set_descr(Descr::None);
+    assert_eq!(made.descr(), &Descr::None);
+}
+
+/// A field that refers to an object is refused with its name, on every level, and no other one is.
+#[test]
+fn a_field_that_refers_to_an_object_is_named() {
+    let of = |is_inner: bool| {
+        let mut fields = DescrBuilder::new();
+        fields.push("x", "<f4", &[]).unwrap();
+        let mut inner = fields.nested().unwrap();
+        inner.push("y", "<f4", &[]).unwrap();
+        if is_inner {
+            inner.push("o", "|O8", &[]).unwrap();
+            fields.push_nested("n", inner, &[]).unwrap();
+            fields.finish(TypeStr::parse("|V16").unwrap()).unwrap()
+        } else {
+            fields.push_nested("n", inner, &[]).unwrap();
+            fields.push("o", "|O8", &[]).unwrap();
+            fields.finish(TypeStr::parse("|V16").unwrap()).unwrap()
+        }
+    };
+    for descr in [of(true), of(false)] {
+        assert!(descr.has_objects());
+        let refused = descr.refuse_objects().unwrap();
+        assert_eq!(refused.rule(), Rule::TypestrObject);
+        assert_eq!(refused.found(), "'|O8' of field 'o'");
+    }
+    let structured = structured();
+    assert!(!structured.has_objects() && structured.refuse_objects().is_none());
+}
+
+/// A field is found by its title, too, which is no other field's.
+#[test]
+fn a_title_is_a_second_name() {
+    let mut fields = DescrBuilder::new();
+    fields.push("r", "|u1", &[]).unwrap();
+    fields.set_title("red");
+    fields.push("g", "|u1", &[]).unwrap();
+    let descr = fields.finish(TypeStr::parse("|V2").unwrap()).unwrap();
+    let found = |name| {
+        descr
+            .find(name)
+            .map(|field| (field.name().to_owned(), field.offset()))
+    };
+    assert_eq!(found("red"), Ok(("r".to_owned(), 0)));
+    assert_eq!(found("g"), Ok(("g".to_owned(), 1)));
+    assert!(found("").is_err() && found("green").is_err());
+    let Descr::Fields(fields) = descr else {
+        panic!("fields");
+    };
+    assert_eq!((fields[0].title(), fields[1].title()), (Some("red"), None));
+}
+
+/// One field without a name is the whole item only if it is one element: with extents, or fields of its own, it is a field.
+#[test]
+fn one_unnamed_field_with_more_to_it_is_a_field() {
+    let of = |shape: &[i64], is_nested: bool| {
+        let mut fields = DescrBuilder::new();
+        if is_nested {
+            let mut inner = fields.nested().unwrap();
+            inner.push("a", "|V2", &[]).unwrap();
+            fields.push_nested("", inner, shape).unwrap();
+        } else {
+            fields.push("", "|V2", shape).unwrap();
+        }
+        let bytes = if shape.is_empty() { "|V2" } else { "|V4" };
+        fields.finish(TypeStr::parse(bytes).unwrap()).unwrap()
+    };
+    assert_eq!(of(&[], false), Descr::Trivial);
+    for descr in [of(&[2], false), of(&[], true), of(&[2], true)] {
+        assert!(matches!(descr, Descr::Fields(_)), "{descr:?}");
+    }
+}

@@ -430,3 +430,58 @@ fn a_dict_has_at_most_64_axes() {
         }
     }
 }
+
+/// Layouts are equal if each of their numbers is, and what the strides count. Unequal ones have other hashes, so that a set
+/// of them finds one at once.
+#[test]
+fn layouts_are_compared_by_all_that_they_are() {
+    let uneven = |strides: &[i64], itemsize| {
+        let axes = axes(Source::Cai, &[2, 3], Some(strides)).expect("axes");
+        Layout::from_dict_axes(axes, itemsize).expect("a layout")
+    };
+    let even = |shape, strides| from_elems(shape, strides, 1).expect("a layout");
+    let different = [
+        even(&[2, 3], None),
+        even(&[2, 4], None),
+        even(&[2, 3], given(&[1, 2])),
+        even(&[6], None),
+        even(&[3, 2], given(&[3, 1])),
+        even(&[2, 3], given(&[7, 2])),
+        uneven(&[7, 2], 4),
+        uneven(&[9, 2], 4),
+    ];
+    let hash_of = |layout: &Layout| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        layout.hash(&mut hasher);
+        hasher.finish()
+    };
+    for (at, one) in different.iter().enumerate() {
+        assert_eq!((one, hash_of(one)), (&one.clone(), hash_of(&one.clone())));
+        for other in &different[at + 1..] {
+            assert_ne!(one, other);
+        }
+    }
+    // The same numbers in another unit.
+    assert_ne!(even(&[2, 3], given(&[7, 2])), uneven(&[7, 2], 4));
+    assert_ne!(uneven(&[7, 2], 4), uneven(&[7, 2], 8));
+    let hashes: BTreeSet<u64> = different.iter().map(hash_of).collect();
+    assert_eq!(hashes.len(), different.len() - 1, "units are not hashed");
+}
+
+/// A refusal names the axis whose stride is no number of items, and not another one; an axis that is repeated does not run
+/// backwards.
+#[test]
+fn an_uneven_stride_is_named_by_its_axis() {
+    for (strides, axis) in [([6, 8], "axis 0"), ([8, 6], "axis 1"), ([6, 6], "axis 1")] {
+        let axes = axes(Source::Cai, &[2, 3], Some(&strides)).expect("axes");
+        let layout = Layout::from_dict_axes(axes, 4).expect("a layout");
+        let refused = layout.check_even().expect_err("uneven").to_string();
+        assert!(refused.contains(axis), "{strides:?}: {refused}");
+    }
+    let runs_backwards = |strides| {
+        let layout = from_elems(&[2, 3], Some(strides), 4).expect("a layout");
+        layout.has_negative_strides()
+    };
+    assert!(runs_backwards(&[3, -1]) && runs_backwards(&[-3, 0]));
+    assert!(!runs_backwards(&[0, 1]) && !runs_backwards(&[0, 0]));
+}

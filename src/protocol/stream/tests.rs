@@ -44,6 +44,17 @@ fn cai_refusals(#[case] value: i128, #[case] strict: bool, #[case] rule: Rule) {
     assert_eq!(violation.found(), value.to_string());
 }
 
+/// A refusal says what the caller may have meant.
+#[test]
+fn refusals_that_have_advice() {
+    let minus_one = Stream::from_cai(-1, false).unwrap_err();
+    assert!(minus_one.hint().unwrap().contains("None"), "{minus_one}");
+    assert_eq!(Stream::from_cai(-2, false).unwrap_err().hint(), None);
+    let of_cpu = dlpack_stream(Rule::StreamCpu, 5);
+    assert!(of_cpu.hint().unwrap().contains("None blocks"), "{of_cpu}");
+    assert_eq!(dlpack_stream(Rule::StreamRange, 5).hint(), None);
+}
+
 #[test]
 fn strict_changes_nothing_but_zero() {
     for value in [1, 2, 3, 0x5500_1230, u64::MAX.into()] {
