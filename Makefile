@@ -27,7 +27,7 @@
 #                                    two builds, ONLY='cp312|sdist' chooses
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make miri                        Miri, by both models of aliasing: what has no result of these sources yet
-#   make mutants SAMPLE=300          mutants of protocol/, driver/ and view/ against the tests; without SAMPLE all; UNDER=src/view/
+#   make mutants UNDER=src/view/     mutants of protocol/, driver/ and view/ against the tests: files without a result
 #   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
@@ -357,11 +357,11 @@ asan:
 miri:
 	$(MAKE) soak PARTS=miri
 
-# cargo-mutants, which lists the mutants, is built into the target folder. SURVIVORS=1: those that the kept result lists.
+# cargo-mutants, which lists the mutants, is built into the target folder.
 MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
 mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
-	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(SAMPLE),--sample $(SAMPLE)) \
-	    $(if $(SEED),--seed $(SEED)) $(if $(UNDER),--under $(UNDER)) $(if $(SURVIVORS),--survivors)
+	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(UNDER),--under $(UNDER)) \
+	    $(if $(filter command,$(firstword $(origin MINUTES))),--minutes $(MINUTES))
 
 $(MUTANTS_TOOLS)/bin/cargo-mutants:
 	cargo install cargo-mutants --version 27.1.0 --locked --root $(MUTANTS_TOOLS)

@@ -1,8 +1,9 @@
 """Runs the tests against the mutants of `protocol/`, `driver/` and `view/` that cargo-mutants lists.
 
-    python -m conformance.soak.mutants                              all of them
-    python -m conformance.soak.mutants --sample 300 --seed 1        a random sample, with the interval of its rate
-    python -m conformance.soak.mutants --survivors                  those that survived the run before
+    python -m conformance.soak.mutants                      the files that have no result as they are
+    python -m conformance.soak.mutants --again              every file
+    python -m conformance.soak.mutants --minutes 30         begins no other build after this long
+    python -m conformance.soak.mutants --under src/view/    files whose path begins so
 
 cargo-mutants builds once for each mutant, which is days for all. Here hundreds are in one build, in a copy of the tree:
 a function `f` becomes `if is(17) { return BODY WITH THE CHANGE } BODY`, and a file that the process maps chooses. What
@@ -12,17 +13,20 @@ Each test is run once by itself, without a mutant, and notes which ones it reach
 the Rust tests that reach it, the shortest first, and one that these leave alive to the Python tests that do, for as
 long as `LONGEST` allows. A test that fails twice kills it, or the end of the process, or a time-out.
 
-Why a survivor is left alive stands in conformance/soak/mutants.tsv, by its name without the place: mutants that are
-the same program, and those that only what no test has would notice. The result counts both.
+What is known of a file's mutants is kept in conformance/results/mutants.json when the tests of a build have run, with a
+digest of the file: a run that was ended goes on where it stood. Why a survivor is left alive stands in
+conformance/soak/mutants.tsv, by its name without the place: mutants that are the same program, and those that only what
+no test has would notice. conformance/results/mutants.txt, the report, has both. Exits with 1 unless each file has a
+result and `ENOUGH` are killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
-import random
 import re
 import shutil
 import signal
@@ -31,9 +35,10 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -41,12 +46,14 @@ from typing import Any, Protocol
 
 from conformance.provenance import commit, today
 from conformance.soak import reached
+from conformance.soak.miri import TESTS
 from conformance.soak.reached import Record, Switch
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "mutants"
 TREE = TARGET / "tree"
-RESULTS = ROOT / "conformance" / "results" / "mutants.txt"
+RESULTS = ROOT / "conformance" / "results" / "mutants.json"
+REPORT = RESULTS.with_suffix(".txt")
 FOLDERS = ("protocol", "driver", "view")
 #: What the copy of the tree needs to build.
 SOURCES = ("Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "bindings", "conformance/simulator",
@@ -65,6 +72,8 @@ TOGETHER = 400
 #: How many Rust tests one process runs, and for how many seconds the Python tests of a mutant may take.
 MANY = 40
 LONGEST = 40.0
+#: The part of the mutants that tests must kill, but for those that no test could notice.
+ENOUGH = 0.9
 #: How the reason of a mutant begins that no test could notice.
 EQUIVALENT = "equivalent: "
 #: The extensions: what the library of each crate is called in the package.
@@ -138,48 +147,113 @@ class Mutant:
     replacement: str
     body: tuple[int, int]
 
-    @property
-    def key(self) -> str:
-        """The name without line and column, which move."""
-        return PLACE.sub(": ", self.name)
 
-    @property
-    def folder(self) -> str:
-        return self.file.split("/")[1]
+def key(name: str) -> str:
+    """Returns a mutant's name without line and column, which move."""
+    return PLACE.sub(": ", name)
+
+
+@dataclass
+class Result:
+    """What is known of the mutants of a file."""
+
+    #: A digest of the file without its tests.
+    sources: str
+    date: str
+    commit: str
+    tried: int
+    #: By the language of the tests.
+    killed: dict[str, int]
+    is_given_to_python: bool
+    #: The name of each, and how many tests reach it.
+    survivors: dict[str, str]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--survivors", action="store_true", help="only those that the kept result lists")
-    parser.add_argument("--under", default="src/", help="only mutants of files whose path begins so")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--under", default="src/")
     asked = parser.parse_args()
+    end = time.monotonic() + asked.minutes * 60
 
-    provenance = f"{today()}, commit {commit()}"
-    listed = mutants()
-    chosen = [mutant for mutant in listed if mutant.file.startswith(asked.under)]
-    if asked.survivors:
-        before = {PLACE.sub(": ", line.strip()) for line in RESULTS.read_text().splitlines()}
-        chosen = [mutant for mutant in chosen if mutant.key in before]
-    if asked.sample:
-        chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
-    verdicts: dict[Mutant, Verdict] = {}
+    by_file: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants():
+        by_file[mutant.file].append(mutant)
+    results = {file: result for file, result in kept().items() if file in by_file}
+    files = [file for file in by_file if file.startswith(asked.under)]
+    missing = [file for file in files if asked.again or not is_right(file, results.get(file))]
+    for build in builds({file: by_file[file] for file in missing}):
+        if time.monotonic() > end:
+            break
+        verdicts = given(Rust(build))
+        for file in {mutant.file for mutant in build}:
+            results[file] = of_rust(file, {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
+        keep(results, by_file)
+    alive = {file: survivors(results[file], by_file[file]) for file in files if is_right(file, results.get(file))}
+    for build in builds({file: those for file, those in alive.items() if not results[file].is_given_to_python}):
+        if time.monotonic() > end:
+            break
+        verdicts = given(Python(build))
+        for file in {mutant.file for mutant in build}:
+            add_python(results[file], {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
+        keep(results, by_file)
+    print(REPORT.read_text())
+    is_whole = all(is_right(file, results.get(file)) and results[file].is_given_to_python for file in by_file)
+    return 0 if is_whole and share(results.values()) >= ENOUGH else 1
 
-    def keep() -> None:  # after each build: a run that is ended keeps what it has found
-        RESULTS.write_text("\n".join(report(provenance, asked, len(chosen), verdicts)) + "\n")
 
-    for at in range(0, len(chosen), TOGETHER):
-        verdicts |= given(Rust(chosen[at : at + TOGETHER]))
-        keep()
-    alive = [mutant for mutant, verdict in verdicts.items() if verdict.killer is None]
-    for at in range(0, len(alive), TOGETHER):
-        # A mutant that does not compile with Python's features stays alive.
-        for mutant, verdict in given(Python(alive[at : at + TOGETHER])).items():
-            verdicts[mutant] = Verdict(verdict.killer, f"{verdicts[mutant].reach}, {verdict.reach}")
-        keep()
-    print(RESULTS.read_text())
-    return 0
+def builds(by_file: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
+    """Parts the mutants into builds of about `TOGETHER`, each with all of its files."""
+    build: list[Mutant] = []
+    for those in by_file.values():
+        if build and len(build) + len(those) > TOGETHER:
+            yield build
+            build = []
+        build = build + those
+    if build:
+        yield build
+
+
+def of_rust(file: str, verdicts: dict[Mutant, Verdict]) -> Result:
+    survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
+    killed = {Rust.kind: len(verdicts) - len(survivors)}
+    return Result(digest(file), today(), commit(), len(verdicts), killed, not survivors, survivors)
+
+
+def add_python(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
+    """Adds what the Python tests say. A mutant that does not compile with Python's features stays alive."""
+    for mutant, told in verdicts.items():
+        reach = result.survivors.pop(mutant.name)
+        if told.killer is None:
+            result.survivors[mutant.name] = f"{reach}, {told.reach}"
+        else:
+            result.killed[Python.kind] = result.killed.get(Python.kind, 0) + 1
+    result.is_given_to_python = True
+
+
+def survivors(result: Result, listed: list[Mutant]) -> list[Mutant]:
+    return [mutant for mutant in listed if mutant.name in result.survivors]
+
+
+def is_right(file: str, result: Result | None) -> bool:
+    return result is not None and result.sources == digest(file)
+
+
+def digest(file: str) -> str:
+    """Returns a digest of a file without the tests at its end."""
+    return hashlib.sha256(TESTS.sub(b"", (ROOT / file).read_bytes())).hexdigest()[:12]
+
+
+def kept() -> dict[str, Result]:
+    text = RESULTS.read_text() if RESULTS.exists() else "{}"
+    return {file: Result(**result) for file, result in json.loads(text).items()}
+
+
+def keep(results: dict[str, Result], by_file: dict[str, list[Mutant]]) -> None:
+    found = {file: asdict(results[file]) for file in sorted(results)}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    REPORT.write_text("\n".join(report(results, by_file)) + "\n")
 
 
 @dataclass(frozen=True)
@@ -505,46 +579,49 @@ def environment() -> dict[str, str]:
 # --- what is kept ---
 
 
-def interval(killed: int, tried: int) -> tuple[float, float]:
-    """Returns Wilson's interval of 95%."""
-    z = 1.96
-    share = killed / tried
-    middle = (share + z * z / (2 * tried)) / (1 + z * z / tried)
-    half = z / (1 + z * z / tried) * math.sqrt(share * (1 - share) / tried + z * z / (4 * tried * tried))
-    return middle - half, middle + half
+def same_program(results: Collection[Result]) -> list[str]:
+    """Returns the survivors that no test could notice."""
+    names = [name for result in results for name in result.survivors]
+    return [name for name in names if reasons().get(key(name), "").startswith(EQUIVALENT)]
 
 
-def report(provenance: str, asked: argparse.Namespace, chosen: int, verdicts: dict[Mutant, Verdict]) -> list[str]:
-    tried = list(verdicts)
-    survivors = [each for each in tried if verdicts[each].killer is None]
-    reasons = dict(line.split("\t") for line in REASONS.read_text().splitlines() if not line.startswith("#"))
-    same = [each for each in survivors if reasons.get(each.key, "").startswith(EQUIVALENT)]
-    which = " that survived before" if asked.survivors else ""
-    lines = [
-        f"mutants, {provenance}, of functions under {asked.under}"
-        + (f", a sample of seed {asked.seed}" if asked.sample else ""),
-        f"{chosen} chosen{which}, {chosen - len(tried)} do not compile or were not tried, {len(tried)} tried",
-    ]
-    for folder in (*FOLDERS, "all"):
-        those = [each for each in tried if folder in (each.folder, "all")]
-        killed = sum(verdicts[each].killer is not None for each in those)
-        if those:
-            low, high = interval(killed, len(those))
-            within = f" (95%: {low:.1%} to {high:.1%})" if asked.sample else ""
-            lines.append(f"{folder}: {killed} of {len(those)} killed, {killed / len(those):.1%}{within}")
-    how = Counter((verdicts[each].killer or "survived").split(" (")[0] for each in tried)
-    lines += [f"{count} {name}" for name, count in how.most_common()]
-    lines += [
-        f"{len(same)} of the survivors are equivalent: without them {len(tried) - len(survivors)} of "
-        f"{len(tried) - len(same)}, {(len(tried) - len(survivors)) / max(1, len(tried) - len(same)):.1%}"
-    ]
-    lines += ["", "survivors:"]
-    for each in survivors:
+@cache
+def reasons() -> dict[str, str]:
+    lines = REASONS.read_text().splitlines()
+    return dict(line.split("\t") for line in lines if not line.startswith("#"))
+
+
+def share(results: Collection[Result]) -> float:
+    """Returns the part of the mutants that is killed, but for those that no test could notice."""
+    killed = sum(sum(result.killed.values()) for result in results)
+    tried = sum(result.tried for result in results)
+    return killed / max(1, tried - len(same_program(results)))
+
+
+def report(results: dict[str, Result], by_file: dict[str, list[Mutant]]) -> list[str]:
+    dates = sorted({f"{result.date}, commit {result.commit}" for result in results.values()})
+    lines = [f"mutants of functions, {'; '.join(dates)}"]
+    for folder in (*FOLDERS, ""):
+        files = [file for file in by_file if file.startswith(f"src/{folder}")]
+        told = [results[file] for file in files if is_right(file, results.get(file))]
+        of_python = sum(result.is_given_to_python for result in told)
+        tried, listed = sum(result.tried for result in told), sum(len(by_file[file]) for file in files)
+        killed = Counter[str]()
+        for result in told:
+            killed.update(result.killed)
+        ways = ", ".join(f"{count} by {kind} tests" for kind, count in killed.items())
         lines += [
-            f"  {each.name}",
-            f"      {reasons.get(each.key, 'no reason is known')}",
-            f"      reached by {verdicts[each].reach}",
+            f"{folder or 'all'}: {share(told):.1%}",
+            f"    {killed.total()} of {tried} killed ({ways}), {len(same_program(told))} of the others equivalent",
+            f"    {listed} listed, of which some do not compile",
+            f"    {len(told)} of {len(files)} files have a result as they are, {of_python} with Python's tests",
         ]
+    lines += ["", "survivors:"]
+    for file, result in results.items():
+        stale = [] if is_right(file, result) else ["      of an earlier state of the file"]
+        for name, reach in result.survivors.items():
+            reason = reasons().get(key(name), "no reason is known")
+            lines += [f"  {name}", *stale, f"      {reason}", f"      reached by {reach}"]
     return lines
 
 
