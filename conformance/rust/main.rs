@@ -23,6 +23,8 @@ mod cudarc_processes;
 mod cudarc_random_captures;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
+#[cfg(feature = "cudarc")]
+mod cudarc_uses;
 mod fields;
 mod guide;
 #[cfg(feature = "cudarc")]

@@ -40,7 +40,7 @@ impl Handle {
         if ready != Stream::None
             && let Some(kept) = stream.keep()
         {
-            view.set_ready_kept(ready, Some(kept));
+            view.set_ready_kept(view.placed(ready), Some(kept));
         }
         Ok(view)
     }

@@ -16,6 +16,8 @@ use super::{CaiView, IntoLiveStream, stats, with_driver};
 use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
+#[cfg(feature = "cudarc")]
+use crate::protocol::stream::Capture;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 mod dropped;
@@ -86,7 +88,8 @@ pub(crate) struct Consumer {
     /// The stream on which the producer works, if it has left the one of the import.
     moved: Option<Placed>,
     policy: SyncPolicy,
-    /// Whether the forward edge was made between the streams, and not in a graph.
+    /// Whether the consumer's work begins outside of any graph: the forward edge was made between the streams, or was not
+    /// needed ([`check_entry`](ConsumeGuard::check_entry)).
     is_eager: bool,
 }
 
@@ -141,7 +144,7 @@ impl CaiView {
     /// ```
     pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
         let stream = stream.into_live_stream();
-        let number = stream.for_memory(self.device())?;
+        let number = stream.for_memory(self)?;
         let mut guard = self.consume_with(number, SyncPolicy::Event)?;
         guard.kept = stream.keep();
         guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
@@ -303,6 +306,23 @@ impl ConsumeGuard {
     #[must_use]
     pub fn return_edge(&self) -> ReturnEdge {
         self.consumer.edge
+    }
+
+    /// Asks whether the consumer is being captured now, if no forward edge has told: then the end can refuse an edge in a
+    /// graph that begins later.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn check_entry(&mut self) {
+        let consumer = &mut self.consumer;
+        if consumer.edge == ReturnEdge::Event && !consumer.is_eager {
+            let capture = with_driver(|driver| driver.capture(consumer.placed.stream));
+            consumer.is_eager = capture.is_ok_and(|capture| capture == Capture::Idle);
+        }
+    }
+
+    /// Returns the stream that the guard is for, as the guard was made.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn placed(&self) -> Placed {
+        self.consumer.placed
     }
 
     /// Returns the stream that the guard is for, and what its end will do.

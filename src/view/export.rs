@@ -68,7 +68,7 @@ impl CaiView {
 
     /// Makes the consumer's stream wait. Its handle is used during this call only: a tensor carries no stream.
     fn order_for(&self, consumer: LiveStream<'_>) -> Result<(), Error> {
-        let number = consumer.for_memory(self.device())?;
+        let number = consumer.for_memory(self)?;
         self.order(Request::Stream(number), SyncPolicy::Event)
     }
 

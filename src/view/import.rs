@@ -41,9 +41,9 @@ impl CaiView {
         // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
-        let number = ready.for_memory(view.device())?;
+        let number = ready.for_memory(&view)?;
         if let Some(kept) = ready.keep() {
-            view.set_ready_kept(number, Some(kept));
+            view.set_ready_kept(view.placed(number), Some(kept));
         }
         Ok(view)
     }

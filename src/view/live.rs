@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::CaiView;
 use super::streams::Kept;
 use crate::error::Error;
-use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 
 /// A stream that is alive, with what keeps it so. [`Stream`] is its number, which promises nothing.
@@ -76,11 +75,11 @@ impl<'s> IntoLiveStream<'s> for LiveStream<'s> {
 
 /// What keeps a stream alive.
 pub(crate) trait Keeper: Sync {
-    /// Checks that the stream's number means this stream to memory of a device.
+    /// Checks that the stream's number means this stream to the memory of an array.
     ///
     /// # Errors
-    /// `stream-device`.
-    fn check(&self, _memory: Device) -> Result<(), Error> {
+    /// `stream-device`, or the driver's refusal.
+    fn check(&self, _array: &CaiView) -> Result<(), Error> {
         Ok(())
     }
 
@@ -150,13 +149,13 @@ impl<'a> LiveStream<'a> {
         self.stream
     }
 
-    /// Returns the stream's number for work on memory of a device.
+    /// Returns the stream's number for work on the memory of an array.
     ///
     /// # Errors
     /// `stream-device`, or the driver's refusal.
-    pub(super) fn for_memory(self, memory: Device) -> Result<Stream, Error> {
+    pub(super) fn for_memory(self, array: &CaiView) -> Result<Stream, Error> {
         if let Some(keeper) = self.keeper {
-            keeper.check(memory)?;
+            keeper.check(array)?;
         }
         Ok(self.stream)
     }

@@ -115,7 +115,7 @@ pub(crate) use part::extents;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{CREATED, Counter, DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
-pub(crate) use streams::{Kept, Streams, is_elsewhere, thread_of};
+pub(crate) use streams::{Kept, Placed, Streams, is_elsewhere, thread_of};
 pub(crate) use ticket::Ticket;
 pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
 pub(crate) use uninit::Uninit;
@@ -125,7 +125,6 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
-use self::streams::Placed;
 use crate::driver::{Defaults, Place};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
@@ -315,7 +314,7 @@ impl CaiView {
     }
 
     /// Returns `stream` as the calling thread means it, for an array in this memory.
-    fn placed(&self, stream: Stream) -> Placed {
+    pub(crate) fn placed(&self, stream: Stream) -> Placed {
         let placed = Placed::here(stream);
         match self.is_shared_by_contexts() && stream.is_default() {
             true => placed.of(defaults_now()),
@@ -461,8 +460,8 @@ impl CaiView {
 
     /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is
     /// made from it, is ready there.
-    pub(crate) fn set_ready_kept(&mut self, ready: Stream, kept: Option<Kept>) {
-        self.streams = self.streams.with_ready_kept(self.placed(ready), kept);
+    pub(crate) fn set_ready_kept(&mut self, ready: Placed, kept: Option<Kept>) {
+        self.streams = self.streams.with_ready_kept(ready, kept);
     }
 
     /// Makes a view of `descriptor` that shares this one's owner and streams.

@@ -32,7 +32,7 @@ impl CaiView {
     /// ```
     pub fn on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let number = stream.for_memory(self.device())?;
+        let number = stream.for_memory(self)?;
         self.order(Request::Stream(number), SyncPolicy::Event)?;
         if self.ready_number() == Stream::None {
             return Ok(self.clone());
@@ -157,6 +157,45 @@ impl CaiView {
         };
         let (ready, place) = (self.ready_number(), self.place_for(driver, request)?);
         detach(|| driver::order(driver, ready, request, &place, policy).map(drop))
+    }
+
+    /// Makes `other`, on which a part of the array was written, wait for the ready stream; or else the host for one of the
+    /// two. Returns whether it is `other` on which all parts are ready then.
+    pub(super) fn has_all_after(&self, other: Placed) -> bool {
+        let waits = |place: &Self, placed: Placed| {
+            let (ready, request) = (place.ready_number(), Request::Stream(placed.stream));
+            let place = Place {
+                requested: placed.whose,
+                ..place.place()
+            };
+            let is_here = !is_elsewhere(placed.thread);
+            let order = |driver| driver::order(driver, ready, request, &place, SyncPolicy::Event);
+            is_here
+                && (!driver::needed(ready, request, &place, SyncPolicy::Event)
+                    || with_driver(order).is_ok())
+        };
+        let host_waits = |array: &Self| array.order(Request::Host, SyncPolicy::Event).is_ok();
+        if waits(self, other) || host_waits(self) {
+            return true;
+        }
+        let mut at_other = self.clone();
+        at_other.streams = at_other.streams.with_ready(other);
+        // Both are refused only if both are captured.
+        !(waits(&at_other, self.streams.placed_ready()) || host_waits(&at_other))
+    }
+
+    /// Makes `stream` wait for the producer's: that is where the ends of readers come back to, and what a writer has to wait
+    /// for beside the data.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn order_after_readers(&self, stream: Stream) -> Result<(), Error> {
+        match self.streams.placed_producer() {
+            Some(producer) if producer != self.streams.placed_ready() => {
+                let mut there = self.clone();
+                there.streams = there.streams.with_ready(producer);
+                there.order(Request::Stream(stream), SyncPolicy::Event)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes the ready stream wait for `now`, a stream of the calling thread.

@@ -61,7 +61,7 @@ impl fmt::Debug for Kept {
 
 /// A stream, and if it is a default stream whose: of which context, and a per-thread one of which thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Placed {
+pub(crate) struct Placed {
     pub(super) stream: Stream,
     pub(super) thread: Option<ThreadId>,
     pub(super) whose: Defaults,
@@ -70,7 +70,7 @@ pub(super) struct Placed {
 impl Placed {
     /// As the calling thread means it, for memory of a device.
     #[inline]
-    pub(super) fn here(stream: Stream) -> Self {
+    pub(crate) fn here(stream: Stream) -> Self {
         Self {
             stream,
             thread: thread_of(stream),
@@ -373,7 +373,7 @@ impl Streams {
         }
     }
 
-    pub(super) fn placed_producer(&self) -> Option<Placed> {
+    pub(crate) fn placed_producer(&self) -> Option<Placed> {
         match &self.words {
             Words::Plain { .. } => self.producer().map(Placed::plain),
             Words::Apart(apart) => apart.producer,

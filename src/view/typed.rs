@@ -17,13 +17,12 @@ use std::marker::PhantomData;
 
 use self::array::{Array, ArrayMut};
 use super::element::check_size;
-use super::{CaiView, Element, Kept};
+use super::{CaiView, Element, Kept, Placed};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::Stream;
 
 mod array;
 mod host;
@@ -478,7 +477,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     }
 
     /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
-    pub(crate) fn written(&mut self, ready: Stream, kept: Option<Kept>) {
+    pub(crate) fn written(&mut self, ready: Placed, kept: Option<Kept>) {
         self.array.written(ready, kept);
     }
 }

@@ -1,17 +1,17 @@
 //! A typed view on one of cudarc's streams, as long as a guard lives.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaStream, LaunchArgs, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
 use super::in_context::wait_for_context;
 use super::keep;
-use super::stream::{check_device, number_of};
+use super::stream::{check_device, mean_default, number_of};
 use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::device::DeviceType;
@@ -67,6 +67,9 @@ use crate::view::{
 /// Drop it on its own thread if the stream is a per-thread default one: on another thread the host waits
 /// for the whole context.
 ///
+/// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back. If the
+/// producer names none, nothing tells a writer of a reader that has ended on another stream: order the two.
+///
 /// After a [`ViewMut`] was written, the view is ready where its writer left it: on the producer's stream, which
 /// waits for the kernel; or, if the producer named none, on this stream, which the view then keeps alive.
 #[must_use = "dropping the guard makes the return edge"]
@@ -82,6 +85,8 @@ pub struct StreamGuard<'s, V: Consume> {
     may_host_write: bool,
     /// The capture whose graph keeps the owner; 0 if there is none.
     captured: AtomicU64,
+    /// The contexts of other streams that cudarc has used the elements on.
+    others: Mutex<Vec<Arc<CudaContext>>>,
 }
 
 /// A typed view that a stream can consume: [`View`] or [`ViewMut`]. No other type can be added.
@@ -104,34 +109,35 @@ impl<T: Element> Consume for ViewMut<'_, T> {}
 
 pub(super) mod sealed {
     use super::{Arc, CaiView, CudaStream, Error};
+    use crate::view::Placed;
 
     /// Where the work of a guard that has ended is.
-    #[derive(Clone, Copy)]
-    pub enum Left {
-        /// The producer's stream is it, or waits for it.
-        AtProducer,
-        /// On the guard's stream.
-        Here,
-        /// It is done.
-        Done,
+    pub struct Left {
+        pub(crate) at: Placed,
+        /// Whether it is on the guard's stream, and not on the producer's, which is it or waits for it.
+        pub(crate) is_here: bool,
     }
 
     pub trait Consume {
         /// The element type.
         type Element;
 
+        /// Whether the elements may be written.
+        const WRITES: bool;
+
         fn array(&self) -> &CaiView;
 
         /// Returns the refusal, which names the view if that has a name.
         fn refusal(&self, refused: Error) -> Error;
 
-        /// Notes that the guard has ended.
-        fn ended(&mut self, left: Left, stream: &Arc<CudaStream>);
+        /// Notes that the guard has ended; `None` if the work is done.
+        fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>);
     }
 }
 
 impl<T: Element> sealed::Consume for View<'_, T> {
     type Element = T;
+    const WRITES: bool = false;
 
     fn array(&self) -> &CaiView {
         self.cai()
@@ -141,11 +147,12 @@ impl<T: Element> sealed::Consume for View<'_, T> {
         self.refusal(refused)
     }
 
-    fn ended(&mut self, _left: Left, _stream: &Arc<CudaStream>) {}
+    fn ended(&mut self, _left: Option<Left>, _stream: &Arc<CudaStream>) {}
 }
 
 impl<T: Element> sealed::Consume for ViewMut<'_, T> {
     type Element = T;
+    const WRITES: bool = true;
 
     fn array(&self) -> &CaiView {
         self.cai()
@@ -155,16 +162,11 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
         self.refusal(refused)
     }
 
-    /// The data was written: sets the stream on which it is ready now.
-    fn ended(&mut self, left: Left, stream: &Arc<CudaStream>) {
-        match (left, self.cai().producer_number()) {
-            (Left::AtProducer, Some(producer)) => self.written(producer, None),
-            // It is ready where it was, and everywhere.
-            (Left::Done, _) => {}
-            _ => {
-                let number = number_of(stream).unwrap_or(Stream::None);
-                self.written(number, Some(stream.keep()));
-            }
+    /// The data was written: sets the stream on which it is ready now. If the work is done, it is ready where it was, and
+    /// everywhere.
+    fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) {
+        if let Some(Left { at, is_here }) = left {
+            self.written(at, is_here.then(|| stream.keep()));
         }
     }
 }
@@ -227,10 +229,13 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         check_device(array.device(), stream)?;
         let (pointer, may_host_write) = seen_by_device(array)?;
         if number.is_default() {
-            // Of memory that every context reaches, a default stream is the current context's.
-            stream.context().bind_to_thread()?;
+            mean_default(array, stream)?;
         }
-        let guard = array.consume_with(number, SyncPolicy::Event)?;
+        if V::WRITES {
+            array.order_after_readers(number)?;
+        }
+        let mut guard = array.consume_with(number, SyncPolicy::Event)?;
+        guard.check_entry();
         Ok(Self {
             guard: Some(guard),
             view,
@@ -239,6 +244,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             pointer,
             may_host_write,
             captured: AtomicU64::new(0),
+            others: Mutex::default(),
         })
     }
 
@@ -295,6 +301,18 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         self.captured.store(kept_by, Ordering::Relaxed);
     }
 
+    /// Notes that cudarc uses the elements on another stream, of this context: the host waits for it then, unless cudarc has
+    /// noted an error meanwhile.
+    pub(super) fn note_other(&self, context: &Arc<CudaContext>) {
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if !others
+            .iter()
+            .any(|other| other.cu_ctx() == context.cu_ctx())
+        {
+            others.push(Arc::clone(context));
+        }
+    }
+
     /// Whether the stream's number means another stream on this thread.
     pub(super) fn is_elsewhere(&self) -> bool {
         is_elsewhere(self.thread)
@@ -312,25 +330,34 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let Some(guard) = self.guard.take() else {
             return Ok(ReturnEdge::Unknown);
         };
-        let edge = guard.return_edge();
-        let finished = guard.finish_told();
-        let is_in_graph = matches!(finished, Ok((_, true)));
+        let (edge, here) = (guard.return_edge(), guard.placed());
+        let others =
+            std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
-        let mut left = match edge {
-            ReturnEdge::Event | ReturnEdge::SameStream if finished.is_ok() && !is_in_graph => {
-                Left::AtProducer
-            }
-            _ => Left::Here,
-        };
+        for context in &others {
+            detach(|| wait_for_context(context, Some(owner)));
+        }
+        let finished = guard.finish_told();
+        let is_in_graph = matches!(finished, Ok((_, true)));
+        let producer = array.streams().placed_producer().filter(|_| {
+            let has_edge = matches!(edge, ReturnEdge::Event | ReturnEdge::SameStream);
+            has_edge && finished.is_ok() && !is_in_graph
+        });
+        let mut left = Some(Left {
+            at: producer.unwrap_or(here),
+            is_here: producer.is_none(),
+        });
         if self.is_elsewhere() {
             // The stream cannot be named here.
             if detach(|| wait_for_context(stream.context(), Some(owner))) {
-                left = Left::Done;
+                left = None;
             }
         } else if finished.is_err() {
             // Nothing else waits for the work.
-            detach(|| keep::wait_or_keep(owner, device, stream));
+            if detach(|| keep::wait_or_keep(owner, device, stream)) {
+                left = None;
+            }
         } else if self.may_host_write
             || is_in_graph
             || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)

@@ -4,12 +4,12 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use crate::driver::{self, ContextGuard, Driver, DriverError, Relaxed, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
+use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
 
 /// A slice or a stream, which is dropped in its own context; what is current stays.
 ///
@@ -19,15 +19,52 @@ use crate::view::{Owner, detach, is_elsewhere, keep, thread_of};
 ///
 /// A slice whose stream is being captured is not freed there: that would break the capture. It stays until the work from before
 /// is done, and is tried again then.
-pub(super) struct InContext<T: Send + 'static> {
+pub(super) struct InContext<T: Ends> {
     /// `None` once it is being dropped.
     kept: Option<(T, Arc<CudaContext>)>,
-    /// The stream that it is freed on, if it is.
+    /// The stream that it is freed on, or which it is.
     stream: Stream,
     thread: Option<ThreadId>,
 }
 
-impl<T: Send> InContext<T> {
+/// What cudarc frees or destroys by its drop.
+pub(super) trait Ends: Send + 'static {
+    /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, and tells nobody of a refusal;
+    /// after one it asks no more.
+    ///
+    /// # Errors
+    /// cudarc's refusal, or an error that another thread has noted meanwhile.
+    fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
+        Ok(())
+    }
+
+    /// Whether its drop may call the driver.
+    fn may_end(&self) -> bool {
+        true
+    }
+}
+
+/// One that is destroyed in the midst of a capture breaks that.
+impl Ends for Arc<CudaStream> {
+    fn may_end(&self) -> bool {
+        Self::strong_count(self) == 1
+    }
+}
+
+impl<T: Element> Ends for Arc<CudaSlice<T>> {
+    fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
+        // One that others hold is not freed.
+        let Some(slice) = Arc::get_mut(self) else {
+            return Ok(());
+        };
+        let stream = Arc::clone(slice.stream());
+        // No use follows, of which the end would tell.
+        std::mem::forget(slice.device_ptr_mut(&stream));
+        stream.context().check_err()
+    }
+}
+
+impl<T: Ends> InContext<T> {
     pub(super) fn new(value: T, context: &Arc<CudaContext>) -> Self {
         Self {
             kept: Some((value, Arc::clone(context))),
@@ -42,13 +79,19 @@ impl<T: Send> InContext<T> {
         self.thread = thread_of(stream);
         self
     }
+
+    pub(super) fn value(&mut self) -> &mut T {
+        let kept = self.kept.as_mut();
+        kept.map(|(value, _)| value)
+            .expect("kept until it is dropped")
+    }
 }
 
-impl<T: Send> Drop for InContext<T> {
+impl<T: Ends> Drop for InContext<T> {
     fn drop(&mut self) {
         let (stream, thread) = (self.stream, self.thread);
         let is_elsewhere = is_elsewhere(thread);
-        let Some((value, context)) = self.kept.take() else {
+        let Some((mut value, context)) = self.kept.take() else {
             return;
         };
         detach(|| {
@@ -61,10 +104,24 @@ impl<T: Send> Drop for InContext<T> {
                 let Ok(driver) = driver else {
                     return std::mem::forget(value);
                 };
-                if !is_captured(driver, stream) {
-                    // cudarc frees beside captures of others, too.
-                    let _relaxed = Relaxed::new(driver).ok();
+                if !value.may_end() {
                     return drop(value);
+                }
+                if !is_captured(driver, stream)
+                    // cudarc frees beside captures of others, too.
+                    && let Ok(_relaxed) = twice(|| Relaxed::new(driver))
+                {
+                    if let Err(refused) = value.settle() {
+                        // Another call's, or this one's: cudarc's next call tells it.
+                        context.record_err::<()>(Err(refused));
+                        if !keep::wait_for_context(driver) {
+                            return std::mem::forget(value);
+                        }
+                    }
+                    // A capture that uses the slice has its stream now.
+                    if !is_captured(driver, stream) {
+                        return drop(value);
+                    }
                 }
                 let device = Device::cuda(context.ordinal() as i32);
                 let again = Owner::new(Self {
@@ -79,7 +136,7 @@ impl<T: Send> Drop for InContext<T> {
 }
 
 /// Whether a capture forbids to free on a stream; of no stream there is none. A driver that does not tell has none.
-fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
+pub(super) fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
     stream != Stream::None
         && twice(|| driver.capture(stream)).is_ok_and(|capture| capture != Capture::Idle)
 }
@@ -104,6 +161,19 @@ pub(super) fn within<R>(
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
     result
+}
+
+/// Calls cudarc as if it had noted no error, which it would tell instead of doing anything; returns what it notes itself.
+/// What it had noted stays so.
+pub(super) fn without_noted<R>(
+    context: &CudaContext,
+    body: impl FnOnce() -> Result<R, cudarc::driver::DriverError>,
+) -> Result<R, cudarc::driver::DriverError> {
+    let noted = context.check_err();
+    let result = body();
+    let meanwhile = context.check_err();
+    context.record_err(noted);
+    result.and_then(|result| meanwhile.map(|()| result))
 }
 
 /// Waits for all work of a context, of which a stream cannot be named here; a share of `owner` stays for ever if the host

@@ -14,7 +14,7 @@ use cudarc::driver::CudaStream;
 
 use super::in_context::within;
 use super::stream::number_of;
-use crate::driver::{self, Driver};
+use crate::driver::{self, Driver, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Owner, detach, keep};
@@ -30,15 +30,17 @@ pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
     });
 }
 
-/// Waits for `stream`, beside captures of others too. Of a stream that a capture forbids the host to wait for, a share of
-/// `owner` is dropped when what it holds now is done.
-pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) {
+/// Waits for `stream`, beside captures of others too; returns whether it has. Of a stream that a capture forbids the host to
+/// wait for, a share of `owner` is dropped when what it holds now is done.
+pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) -> bool {
+    let mut has_waited = false;
     on_its_own(owner, stream, |driver, number| {
-        match driver.capture(number) {
-            Ok(Capture::Idle) => keep::wait(driver, number, owner),
+        match twice(|| driver.capture(number)) {
+            Ok(Capture::Idle) => has_waited = keep::wait(driver, number, owner),
             _ => keep::by_stream(driver, number, owner, device),
         }
     });
+    has_waited
 }
 
 /// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,

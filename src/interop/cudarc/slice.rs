@@ -10,19 +10,20 @@ use cudarc::driver::{
 };
 
 use super::guard::{Consume, StreamGuard};
-use super::in_context::{InContext, wait_for_context};
+use super::in_context::{InContext, is_captured, wait_for_context, within, without_noted};
+use super::keep;
 use super::stream::number_of;
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::view::{CaiView, Element, Owner, ViewMut, check_len, extents};
+use crate::view::{CaiView, Element, Owner, ViewMut, check_len, detach, extents};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries ([`StreamGuard::as_slice`]).
 ///
 /// On the guard's stream cudarc's functions enqueue nothing but their work. On another stream they wait
 /// for the guard's first, and the host waits for them when they are done, as cudarc knows no other way
-/// to be asked back: use the guard's stream.
+/// to be asked back, and for all work of their context at the end of the guard: use the guard's stream.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -156,12 +157,16 @@ impl<V: Consume> StreamGuard<'_, V> {
         let (len, own) = (elements.len(), Arc::clone(elements.stream()));
         // On the guard's own thread this enqueues nothing.
         let (pointer, done) = elements.pointer_on(&own);
-        // SAFETY: room for `len` elements, of which every pattern of bits is a value, as long as the guard lives; it is never
-        // dropped as a slice, which would free the memory (`Lent`).
-        let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
-        let mut lent = Lent(ManuallyDrop::new(slice));
-        // Records cudarc's event on the guard's stream, so that the work of another stream on the slice comes after the data.
-        drop(lent.0.device_ptr_mut(&own));
+        let mut lent = within(Arc::clone(own.context()), |_| {
+            // SAFETY: room for `len` elements, of which every pattern of bits is a value, as long as the guard lives; it is
+            // never dropped as a slice, which would free the memory (`Lent`).
+            let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
+            let mut lent = Lent(ManuallyDrop::new(slice));
+            // Records cudarc's event on the guard's stream, so that the work of another stream on the slice comes after the
+            // data.
+            drop(lent.0.device_ptr_mut(&own));
+            lent
+        });
         let found = body(&mut lent.0);
         drop((lent, done));
         // A capture may have begun meanwhile.
@@ -213,7 +218,8 @@ struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, as this runs once, and not used afterwards.
-        unsafe { ManuallyDrop::take(&mut self.0) }.leak();
+        let slice = unsafe { ManuallyDrop::take(&mut self.0) };
+        within(Arc::clone(slice.context()), |_| slice.leak());
     }
 }
 
@@ -224,18 +230,30 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
             if !wait_for_context(own.context(), Some(self.0.array().owner())) {
-                // cudarc's next call tells it, as a join that fails.
+                // What is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
                 let refused = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
                 stream.context().record_err::<()>(Err(refused));
             }
-            self.0.keep_in_graph(stream);
-            return (self.0.pointer(), SyncOnDrop::sync_stream(stream));
+            return self.pointer_on_other(stream);
         }
         if stream == &**own {
             self.0.keep_in_graph(own);
             return (self.0.pointer(), SyncOnDrop::Record(None));
         }
-        stream.context().record_err(stream.join(own));
+        let join = || without_noted(own.context(), || stream.join(own));
+        if let Err(refused) = without_noted(stream.context(), join) {
+            let array = self.0.array();
+            if !detach(|| keep::wait_or_keep(array.owner(), array.device(), own)) {
+                // What is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
+                stream.context().record_err::<()>(Err(refused));
+            }
+        }
+        self.pointer_on_other(stream)
+    }
+
+    /// Returns the address for work on another stream than the guard's, which has been ordered.
+    fn pointer_on_other<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.0.note_other(stream.context());
         self.0.keep_in_graph(stream);
         (self.0.pointer(), SyncOnDrop::sync_stream(stream))
     }
@@ -273,7 +291,8 @@ impl CaiView {
     ///
     /// # Errors
     /// `shape-override` if the extents do not make up the slice's length; the rules of shapes;
-    /// `stream-device` for the default stream of a context that is not its device's primary one.
+    /// `stream-device` for the default stream of a context that is not its device's primary one; `capture-consumer` if
+    /// the slice's stream is being captured; the driver's refusal to make it wait for the last use of the slice.
     ///
     /// ```no_run
     /// use cai_dlpack::CaiView;
@@ -332,22 +351,35 @@ impl CaiView {
 }
 
 fn part<T: Element>(
-    mut slice: Arc<CudaSlice<T>>,
+    slice: Arc<CudaSlice<T>>,
     offset: usize,
     shape: &[i64],
     strides: Option<&[i64]>,
 ) -> Result<CaiView, Error> {
     let stream = Arc::clone(slice.stream());
-    let ready = number_of(&stream)?;
-    // Its own stream waits for the last write, wherever that was; and before it is written anew, for reads.
-    let (data, is_shared) = match Arc::get_mut(&mut slice) {
-        Some(slice) => (slice.device_ptr_mut(&stream).0, false),
-        None => (slice.device_ptr(&stream).0, true),
-    };
-    let descriptor = describe::<T>(data, offset, shape, strides, &slice)?
-        .with_access(Access::of_flag(is_shared));
-    check_part(&descriptor, data, &slice)?;
-    let owner = Owner::new(InContext::new(slice, stream.context()).on(ready));
+    let (ready, context) = (number_of(&stream)?, stream.context());
+    // A slice that is refused ends as one that a view has had.
+    let mut owned = InContext::new(slice, context).on(ready);
+    let slice = owned.value();
+    let (data, is_shared) = within(Arc::clone(context), |driver| {
+        // What cudarc waits for may be an event from outside of the capture, which would break that.
+        if context.is_managing_stream_synchronization() && is_captured(driver?, ready) {
+            let refused = Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), ready);
+            let hint = "make the view of the slice before the capture of its stream begins";
+            return Err(Error::from(refused.with_hint(hint)));
+        }
+        // Its own stream waits for the last write, wherever that was; and before it is written anew, for reads.
+        let found = match Arc::get_mut(slice) {
+            Some(slice) => (slice.device_ptr_mut(&stream).0, false),
+            None => (slice.device_ptr(&stream).0, true),
+        };
+        context.check_err()?;
+        Ok(found)
+    })?;
+    let descriptor =
+        describe::<T>(data, offset, shape, strides, slice)?.with_access(Access::of_flag(is_shared));
+    check_part(&descriptor, data, slice)?;
+    let owner = Owner::new(owned);
     // SAFETY: every element lies in the slice (`check_part`), which the owner keeps, and with it its
     // stream; device memory of the slice's device, of which nobody else has a `&mut`.
     let view = unsafe { CaiView::new(descriptor, ready, owner) };

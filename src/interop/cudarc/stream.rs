@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::in_context::InContext;
+use super::in_context::{InContext, without_noted};
 use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{IntoLiveStream, Keeper, Kept, LiveStream};
+use crate::view::{CaiView, IntoLiveStream, Keeper, Kept, LiveStream, with_driver};
 
 /// Lets `?` convert cudarc's errors in functions that return [`Error`].
 impl From<cudarc::driver::DriverError> for Error {
@@ -64,17 +64,20 @@ impl<'a> IntoLiveStream<'a> for &'a Arc<CudaStream> {
 }
 
 impl Keeper for Arc<CudaStream> {
-    fn check(&self, memory: Device) -> Result<(), Error> {
+    fn check(&self, array: &CaiView) -> Result<(), Error> {
         if number_of(self)?.is_default() {
-            check_device(memory, self)?;
-            // Of memory that every context reaches, a default stream is the current context's.
-            self.context().bind_to_thread()?;
+            check_device(array.device(), self)?;
+            mean_default(array, self)?;
         }
         Ok(())
     }
 
     fn keep(&self) -> Kept {
-        Kept(Arc::new(InContext::new(Arc::clone(self), self.context())))
+        let mut kept = InContext::new(Arc::clone(self), self.context());
+        if let number @ Stream::Handle(_) = plain_number(self) {
+            kept = kept.on(number);
+        }
+        Kept(Arc::new(kept))
     }
 }
 
@@ -85,6 +88,26 @@ pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Vi
     if memory.device_type == DeviceType::CUDA && usize::try_from(memory.id) != Ok(ordinal) {
         let found = format_args!("a stream of device {ordinal} for memory on {memory}");
         return Err(Violation::new(Rule::StreamDevice, field, found));
+    }
+    Ok(())
+}
+
+/// Has the number of a default stream mean this one for an array: of memory that every context reaches it is the current
+/// context's, and of a device's memory that of the memory's context.
+///
+/// # Errors
+/// `stream-device` for memory of another context; the driver's refusal.
+pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), Error> {
+    let (context, data) = (stream.context(), array.descriptor().data());
+    if array.is_shared_by_contexts() {
+        return Ok(without_noted(context, || context.bind_to_thread())?);
+    }
+    let own = context.cu_ctx().addr() as u64;
+    let info = with_driver(|driver| driver.pointer_info(data, false))?;
+    if data != 0 && info.context.is_some_and(|whose| whose.0.get() != own) {
+        let found = "the default stream of another context than the memory's";
+        let refused = Violation::new(Rule::StreamDevice, Field::Argument("stream"), found);
+        return Err(refused.with_hint("make a stream with new_stream").into());
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ impl CaiView {
     /// ```
     pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let request = Request::Stream(stream.for_memory(self.device())?);
+        let request = Request::Stream(stream.for_memory(self)?);
         let used = match stream.number() {
             Stream::None => self.ready(),
             _ => stream,

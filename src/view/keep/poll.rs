@@ -176,18 +176,20 @@ pub(crate) fn by_stream(
     }
 }
 
-/// Waits for a stream; a share of `owner` stays for ever if the host cannot.
+/// Waits for a stream, and returns whether it has; a share of `owner` stays for ever if the host cannot.
 #[cfg(feature = "cudarc")]
-pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) {
-    if !has_waited(driver, stream) {
+pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) -> bool {
+    let has_waited = has_waited(driver, stream);
+    if !has_waited {
         std::mem::forget(owner.share());
     }
+    has_waited
 }
 
 /// Waits for a stream, and not for one that is being captured, which that would break; returns whether its work is over.
 fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
     let waited = match twice(|| driver.capture(stream)) {
-        Ok(Capture::Idle) => driver.stream_synchronize(stream),
+        Ok(Capture::Idle) => twice(|| driver.stream_synchronize(stream)),
         Ok(_) => return false,
         Err(error) => Err(error),
     };

@@ -6,8 +6,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
-use crate::view::{CaiView, Kept, detach};
+use crate::view::{CaiView, Kept, Placed, detach};
 
 /// The array of a typed view that reads.
 #[derive(Clone)]
@@ -52,7 +51,7 @@ impl<'a> ArrayMut<'a> {
     }
 
     /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
-    pub(super) fn written(&mut self, ready: Stream, kept: Option<Kept>) {
+    pub(super) fn written(&mut self, ready: Placed, kept: Option<Kept>) {
         match self {
             Self::Whole(cai) => cai.set_ready_kept(ready, kept),
             Self::Part(cai, of) => {
@@ -99,22 +98,18 @@ unsafe impl Sync for Whole<'_> where CaiView: Send {}
 impl Whole<'_> {
     /// Notes that a part of the array was written, and is ready on a stream.
     ///
-    /// Another part may have been written on another stream: then `ready` waits for that one, and has all parts. If it
-    /// cannot be made to (a capture), the host waits for the other one.
-    fn written(&self, ready: Stream, kept: Option<Kept>) {
+    /// Another part may have been written on another stream: then one of the two waits for the other, or the host does, and
+    /// the array is ready on the one that has all parts. A capture may forbid each of these for one of them.
+    fn written(&self, ready: Placed, kept: Option<Kept>) {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
         detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
             // the lock is held, so that this is the only reference that is made of it now.
             let cai = unsafe { lock.as_mut() };
-            if cai
-                .order(Request::Stream(ready), SyncPolicy::Event)
-                .is_err()
-            {
-                let _ = cai.order(Request::Host, SyncPolicy::Event);
+            if cai.has_all_after(ready) {
+                cai.set_ready_kept(ready, kept.clone());
             }
-            cai.set_ready_kept(ready, kept.clone());
         });
         if let Some(of) = &self.of {
             of.written(ready, kept);

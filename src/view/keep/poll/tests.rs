@@ -73,30 +73,31 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
 }
 
 /// If the stream cannot be marked the host waits; if it cannot do that either, the owner stays, unless the context has
-/// ended, where nothing runs any more.
+/// ended, where nothing runs any more. A refusal that comes once changes nothing.
 #[test]
 #[cfg_attr(miri, ignore = "leaks on purpose")]
 fn an_owner_that_nothing_waits_for_stays() {
     const REFUSED: u32 = 999;
     const DESTROYED: u32 = 709;
-    for (record, wait, is_waited_for, ends) in [
-        (REFUSED, None, true, true),
-        (REFUSED, Some(REFUSED), true, false),
-        (REFUSED, Some(DESTROYED), true, true),
-        (DESTROYED, Some(REFUSED), false, true),
+    for (record, waits, is_waited_for, ends) in [
+        (REFUSED, &[][..], true, true),
+        (REFUSED, &[REFUSED], true, true),
+        (REFUSED, &[REFUSED; 2], true, false),
+        (REFUSED, &[DESTROYED; 2], true, true),
+        (DESTROYED, &[REFUSED; 2], false, true),
     ] {
         let driver = script();
         let (owner, ended) = telling();
         for _ in 0..2 {
             driver.fault("cuEventRecord", 0, record);
         }
-        if let Some(code) = wait {
-            driver.fault("cuStreamSynchronize", 0, code);
+        for code in waits {
+            driver.fault("cuStreamSynchronize", 0, *code);
         }
         by_stream(driver, STREAM, &owner, Device::cuda(0));
-        let what = (record, wait);
+        let what = (record, waits);
         assert_eq!(
-            driver.count("cuStreamSynchronize") == 1,
+            driver.count("cuStreamSynchronize") > 0,
             is_waited_for,
             "{what:?}"
         );

@@ -9,6 +9,7 @@ use crate::protocol::device::Device;
 use crate::protocol::dtype::DType;
 use crate::protocol::stream::Stream;
 use crate::view::Owner;
+use crate::view::Placed;
 
 fn counted(shape: &[i64]) -> CaiView {
     let mut values: Vec<i32> = (0..shape.iter().product::<i64>() as i32).collect();
@@ -119,8 +120,12 @@ fn the_whole_array_is_ready_after_all_parts() {
         for (mut part, stream) in [first, second, third].into_iter().zip(order) {
             let before = part.cai().ready_number();
             match deep {
-                false => part.written(stream, None),
-                true => part.reborrow().slice(0, ..).unwrap().written(stream, None),
+                false => part.written(Placed::here(stream), None),
+                true => part
+                    .reborrow()
+                    .slice(0, ..)
+                    .unwrap()
+                    .written(Placed::here(stream), None),
             }
             assert_eq!((before, part.cai().ready_number()), (Stream::None, stream));
         }
@@ -139,8 +144,8 @@ fn one_part_asks_for_no_order() {
     let (mut view, script) = device(Stream::None);
     let _installed = script::install(script);
     let mut part = view.typed_mut::<f32>().unwrap().slice(0, 1..).unwrap();
-    part.written(STREAMS[0], None);
-    part.written(STREAMS[0], None);
+    part.written(Placed::here(STREAMS[0]), None);
+    part.written(Placed::here(STREAMS[0]), None);
     assert_eq!(waits(script), [""; 0]);
     assert_eq!(view.ready_number(), STREAMS[0]);
 }
@@ -150,10 +155,10 @@ fn the_host_waits_for_the_other_part_if_the_driver_refuses() {
     let (mut view, script) = device(Stream::None);
     let _installed = script::install(script);
     let (mut first, mut second) = view.typed_mut::<f32>().unwrap().split(0, 1).unwrap();
-    first.written(STREAMS[0], None);
+    first.written(Placed::here(STREAMS[0]), None);
     script.fault("cuStreamWaitEvent", 0, 2);
     script.take_calls();
-    second.written(STREAMS[1], None);
+    second.written(Placed::here(STREAMS[1]), None);
     let calls = script.take_calls();
     let waited = calls
         .iter()
