@@ -84,6 +84,11 @@ impl Steered {
         sim.fault(name, nth, code);
     }
 
+    pub(crate) fn clear_faults(&self) {
+        let sim = self.simulator("it has calls fail no more");
+        sim.clear_faults();
+    }
+
     pub(crate) fn gate(&self, stream: u64) -> Result<Gate, String> {
         match self {
             Self::Simulator(sim) => told(sim.gate(stream).map(Gate::Simulator)),
