@@ -162,26 +162,30 @@ impl CaiView {
     /// Makes `other`, on which a part of the array was written, wait for the ready stream; or else the host for one of the
     /// two. Returns whether it is `other` on which all parts are ready then.
     pub(super) fn has_all_after(&self, other: Placed) -> bool {
-        let waits = |place: &Self, placed: Placed| {
-            let (ready, request) = (place.ready_number(), Request::Stream(placed.stream));
-            let place = Place {
-                requested: placed.whose,
-                ..place.place()
-            };
-            let is_here = !is_elsewhere(placed.thread);
-            let order = |driver| driver::order(driver, ready, request, &place, SyncPolicy::Event);
-            is_here
-                && (!driver::needed(ready, request, &place, SyncPolicy::Event)
-                    || with_driver(order).is_ok())
-        };
-        let host_waits = |array: &Self| array.order(Request::Host, SyncPolicy::Event).is_ok();
-        if waits(self, other) || host_waits(self) {
+        if self.is_awaited_by(other) || self.is_awaited_by_host() {
             return true;
         }
-        let mut at_other = self.clone();
-        at_other.streams = at_other.streams.with_ready(other);
-        // Both are refused only if both are captured.
-        !(waits(&at_other, self.streams.placed_ready()) || host_waits(&at_other))
+        let mut there = self.clone();
+        there.streams = there.streams.with_ready(other);
+        // Both ways are refused only if both streams are captured.
+        !there.is_awaited_by(self.streams.placed_ready()) && !there.is_awaited_by_host()
+    }
+
+    /// Makes a stream wait for the data, unless that is refused; returns whether it does.
+    fn is_awaited_by(&self, stream: Placed) -> bool {
+        let (ready, request) = (self.ready_number(), Request::Stream(stream.stream));
+        let place = Place {
+            requested: stream.whose,
+            ..self.place()
+        };
+        let order = |driver| driver::order(driver, ready, request, &place, SyncPolicy::Event);
+        let is_needed = driver::needed(ready, request, &place, SyncPolicy::Event);
+        !is_elsewhere(stream.thread) && (!is_needed || with_driver(order).is_ok())
+    }
+
+    /// Has the host wait for the data, unless that is refused; returns whether it has.
+    fn is_awaited_by_host(&self) -> bool {
+        self.order(Request::Host, SyncPolicy::Event).is_ok()
     }
 
     /// Makes `stream` wait for the producer's: that is where the ends of readers come back to, and what a writer has to wait
