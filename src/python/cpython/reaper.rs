@@ -22,7 +22,7 @@ use std::time::Duration;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::driver::{ContextGuard, RELAXED, Relaxed};
+use crate::driver::{ContextGuard, RELAXED};
 use crate::process::{fork, signals};
 use crate::python::cpython::{gil, thread_exit, tracing};
 use crate::view::{Gate, Node, Queue};
@@ -83,8 +83,6 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     CALLED.store(false, Ordering::SeqCst);
     // A subinterpreter runs pending calls too; then the reaper empties the queue.
     if gil::is_held() {
-        // A finaliser that frees memory breaks no capture of this thread's, or of another's beside it.
-        let _relaxed = driver::in_use().and_then(|driver| Relaxed::new(driver).ok());
         // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() });
     }
