@@ -22,6 +22,8 @@ provenance="asan and lsan, $(date -u +%Y-%m-%d), commit $commit, $(rustc +nightl
         --package cai-dlpack --package cusim --package cusim-control \
         --lib --test '*' --features cai-dlpack/half,cai-dlpack/cudarc,cai-dlpack/ipc -- \
         --skip uncompilable --skip where_the_graph_cannot_keep_it_the_owner_stays_for_ever \
-        --skip an_owner_that_nothing_waits_for_stays
+        --skip an_owner_that_nothing_waits_for_stays \
+        --skip a_slice_that_is_dropped_elsewhere_is_freed_after_its_work_or_never \
+        --skip elements_that_nothing_waits_for_are_not_read_in_silence --skip an_owner_goes_if_the_context_of_its_guard_has_gone
     echo "exit code 0"
 } 2>&1 | grep --line-buffered -vE '\.\.\. ok$|^ +(Compiling|Downloaded|Downloading|Fresh) ' | tee conformance/results/asan.txt
