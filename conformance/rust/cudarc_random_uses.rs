@@ -6,7 +6,6 @@
 //! (`cudarc_random_captures.rs`), and orders a writer by hand after readers whose producer names no stream, which nothing
 //! tells a writer of.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -40,40 +39,22 @@ const CALLS: [&str; 4] = [
 ];
 
 /// How often what the programs are about came up.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Told {
     reads: usize,
     writes: usize,
     parts: usize,
+    /// Reads on another stream than the guard's.
     elsewhere: usize,
     copies: usize,
     by_producer: usize,
     refused: usize,
 }
 
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            reads,
-            writes,
-            parts,
-            elsewhere,
-            copies,
-            by_producer,
-            refused,
-        } = self;
-        write!(
-            f,
-            "{reads} reads, {writes} writes, {parts} in parts, {elsewhere} on another stream than the guard's, {copies} \
-             copies, {by_producer} writes by the producer, {refused} refused"
-        )
-    }
-}
-
 struct Program<'a> {
     machine: &'a Machine,
     dice: Dice,
-    /// What may be current: the first is the memory's and the streams'.
+    /// The contexts that may be current; the first is the memory's and the streams'.
     contexts: &'a [Arc<CudaContext>],
     streams: &'a [Arc<CudaStream>],
     view: CaiView,
@@ -82,9 +63,9 @@ struct Program<'a> {
     address: u64,
     /// Where the readers copy to.
     targets: &'a [Memory],
-    /// What each byte of both halves is by now.
+    /// The value of each byte, of either half.
     expected: [u8; 2],
-    /// What the targets must have, in turn.
+    /// The values that the targets must have, in turn.
     found: Vec<[u8; 2]>,
     copies: Vec<(CaiView, [u8; 2])>,
     /// The streams that have read since the last write.

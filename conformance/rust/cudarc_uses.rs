@@ -59,7 +59,7 @@ fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
     stream.begin_capture(mode).expect("a capture");
 }
 
-/// What a reader finds that is ordered after the data.
+/// Reads the array on a stream of its own, ordered after the data.
 fn read(stage: &Stage, view: &CaiView) -> Vec<f32> {
     let reader = stage.context.new_stream().expect("a stream");
     let mut guard = view
@@ -499,7 +499,7 @@ fn a_stream_that_is_captured_ends_later() {
     assert!(is_whole(origin));
 }
 
-/// What is current stays; an error that cudarc has noted refuses no guard, panics nowhere, and is told later.
+/// The current context stays; an error that cudarc has noted refuses no guard, causes no panic, and is told later.
 #[test]
 fn an_error_that_is_noted_and_what_is_current() {
     let stage = Stage::new();

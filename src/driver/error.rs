@@ -32,7 +32,7 @@ enum Failure {
     Forked,
 }
 
-/// Makes a call, and once more if it is refused. What an end must do is done so: a refusal that comes once says nothing.
+/// Makes a call, and once more if it is refused. Ends make their calls so: a single refusal proves nothing.
 pub(crate) fn twice<T>(mut call: impl FnMut() -> Result<T, DriverError>) -> Result<T, DriverError> {
     call().or_else(|_| call())
 }

@@ -68,7 +68,7 @@ use crate::view::{
 /// for the whole context.
 ///
 /// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back. If the
-/// producer names none, nothing tells a writer of a reader that has ended on another stream: order the two.
+/// producer names none, a writer does not wait for a reader that has ended on another stream: order the two.
 ///
 /// After a [`ViewMut`] was written, the view is ready where its writer left it: on the producer's stream, which
 /// waits for the kernel; or, if the producer named none, on this stream, which the view then keeps alive.

@@ -27,10 +27,10 @@ pub(super) struct InContext<T: Ends> {
     thread: Option<ThreadId>,
 }
 
-/// What cudarc frees or destroys by its drop.
+/// A value of cudarc's that its drop frees or destroys.
 pub(super) trait Ends: Send + 'static {
-    /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, and tells nobody of a refusal;
-    /// after one it asks no more.
+    /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, but returns no
+    /// refusal, and makes no further wait after one.
     ///
     /// # Errors
     /// cudarc's refusal, or an error that another thread has noted meanwhile.
@@ -164,7 +164,7 @@ pub(super) fn within<R>(
 }
 
 /// Calls cudarc as if it had noted no error, which it would tell instead of doing anything; returns what it notes itself.
-/// What it had noted stays so.
+/// An error that was noted before stays noted.
 pub(super) fn without_noted<R>(
     context: &CudaContext,
     body: impl FnOnce() -> Result<R, cudarc::driver::DriverError>,

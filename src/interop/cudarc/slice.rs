@@ -230,7 +230,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
             if !wait_for_context(own.context(), Some(self.0.array().owner())) {
-                // What is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
+                // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
                 let refused = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
                 stream.context().record_err::<()>(Err(refused));
             }
@@ -244,7 +244,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         if let Err(refused) = without_noted(stream.context(), join) {
             let array = self.0.array();
             if !detach(|| keep::wait_or_keep(array.owner(), array.device(), own)) {
-                // What is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
+                // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
                 stream.context().record_err::<()>(Err(refused));
             }
         }
@@ -362,7 +362,7 @@ fn part<T: Element>(
     let mut owned = InContext::new(slice, context).on(ready);
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
-        // What cudarc waits for may be an event from outside of the capture, which would break that.
+        // cudarc may wait for an event from outside of the capture, which would break that.
         if context.is_managing_stream_synchronization() && is_captured(driver?, ready) {
             let refused = Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), ready);
             let hint = "make the view of the slice before the capture of its stream begins";

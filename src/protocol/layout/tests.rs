@@ -461,7 +461,7 @@ fn layouts_are_compared_by_all_that_they_are() {
             assert_ne!(one, other);
         }
     }
-    // The same numbers in another unit.
+    // Equal numbers in another unit.
     assert_ne!(even(&[2, 3], given(&[7, 2])), uneven(&[7, 2], 4));
     assert_ne!(uneven(&[7, 2], 4), uneven(&[7, 2], 8));
     let hashes: BTreeSet<u64> = different.iter().map(hash_of).collect();
