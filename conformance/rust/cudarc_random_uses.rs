@@ -3,8 +3,7 @@
 //! refuses. What is current stays, no note is lost, and the owner ends after all of it.
 //!
 //! A program holds streams back at random, so that a use that waits for too little comes too early. It makes no captures
-//! (`cudarc_random_captures.rs`), and orders a writer by hand after readers whose producer names no stream, which nothing
-//! tells a writer of.
+//! (`cudarc_random_captures.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUresult};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError, result};
 
 use crate::cudarc_guard::{Ends, stream as number_of};
@@ -68,8 +67,6 @@ struct Program<'a> {
     /// The values that the targets must have, in turn.
     found: Vec<[u8; 2]>,
     copies: Vec<(CaiView, [u8; 2])>,
-    /// The streams that have read since the last write.
-    readers: Vec<usize>,
     is_noted: bool,
     openers: Vec<thread::JoinHandle<()>>,
     told: Told,
@@ -99,13 +96,6 @@ impl Program<'_> {
         let before = current();
         let what = self.dice.below(8);
         let is_refused = what < 7 && self.dice.below(4) == 0;
-        if self.producer.is_none() && (2..5).contains(&what) {
-            for reader in std::mem::take(&mut self.readers) {
-                for writer in 0..self.streams.len() {
-                    self.join(reader, writer);
-                }
-            }
-        }
         if is_refused {
             let (call, nth) = (
                 CALLS[self.dice.below(CALLS.len())],
@@ -175,24 +165,6 @@ impl Program<'_> {
                 .expect("a copy");
         });
         self.found.push(self.expected);
-        self.readers.push(stream);
-    }
-
-    fn join(&self, from: usize, to: usize) {
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let event = self.on(from, |from| {
-            let event = result::event::create(flags).expect("an event");
-            // SAFETY: a living event and stream of one context.
-            unsafe { result::event::record(event, from.cu_stream()) }.expect("recorded");
-            event
-        });
-        self.on(to, |to| {
-            let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            // SAFETY: a living event and stream.
-            unsafe { result::stream::wait_event(to.cu_stream(), event, flags) }.expect("a wait");
-            // SAFETY: destroyed once; the driver keeps it until it has come.
-            unsafe { result::event::destroy(event) }.expect("destroyed");
-        });
     }
 
     fn read(&mut self, stream: usize) -> Result<(), Error> {
@@ -281,7 +253,6 @@ impl Program<'_> {
     fn copy_on(&mut self, stream: usize) -> Result<(), Error> {
         let copy = self.view.copy_on(&self.streams[stream])?;
         self.copies.push((copy, self.expected));
-        self.readers.push(stream);
         self.told.copies += 1;
         Ok(())
     }
@@ -385,7 +356,6 @@ fn each_reader_finds_what_the_last_writer_left() {
             expected: [7; 2],
             found: Vec::new(),
             copies: Vec::new(),
-            readers: Vec::new(),
             is_noted: false,
             openers: Vec::new(),
             told,

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, DeviceType};
@@ -158,6 +158,164 @@ fn a_writer_waits_for_the_reader_before_it(
         reads.clone_dtoh(&copy).expect("the copy"),
         [1.0, 2.0, 3.0, 4.0]
     );
+}
+
+/// Who reads an array whose producer names no stream, before it is written on another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reads {
+    Guard,
+    Copy,
+}
+
+const NO_STREAM: [Option<Stream>; 2] = [None, Some(Stream::None)];
+
+/// Without a stream of the producer's nothing comes back: a writer waits for the readers themselves.
+#[rstest]
+fn a_writer_waits_for_readers_that_come_back_to_no_stream(
+    #[values(Reads::Guard, Reads::Copy)] reads_by: Reads,
+    #[values(0, 1)] producer: usize,
+    #[values(false, true)] in_parts: bool,
+) {
+    let stage = Stage::new();
+    let reads = &stage.consumer;
+    let writers = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(Stream::None, NO_STREAM[producer], &[1]);
+    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
+    reads.synchronize().expect("zeros");
+    let held = gate(&stage.machine, reads);
+    let mut made = None;
+    if reads_by == Reads::Copy {
+        made = Some(view.copy_on(reads).expect("a copy"));
+    } else {
+        let mut guard = view
+            .typed::<f32>()
+            .expect("floats")
+            .on(reads)
+            .expect("a guard");
+        let from = guard.as_slice().expect("contiguous");
+        reads.memcpy_dtod(&from, &mut copy).expect("a copy");
+    }
+    let opener = opened_later(held);
+    if in_parts {
+        let halves = view.typed_mut::<f32>().expect("floats").split(0, 2);
+        let (left, right) = halves.expect("halves");
+        for (half, writes) in [left, right].into_iter().zip(&writers) {
+            let mut guard = half.on(writes).expect("a guard");
+            writes
+                .memset_zeros(&mut guard.as_slice().expect("contiguous"))
+                .expect("zeros");
+        }
+    } else {
+        drop(zeroed!(view, &writers[0]));
+    }
+    for writes in &writers {
+        writes.synchronize().expect("written");
+    }
+    opener.join().expect("opened");
+    let found = match made {
+        Some(made) => read(&stage, &made),
+        None => reads.clone_dtoh(&copy).expect("the copy"),
+    };
+    assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// If the driver marks no stream and waits for none, the owner is kept for ever, and a writer's host waits.
+#[test]
+fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let [reads, writes] = [0, 1].map(|_| context.new_stream().expect("a stream"));
+    let memory = Memory::new(&context, 16);
+    machine.sim.poke(memory.address, &[1; 16]).expect("ones");
+    let tensor = RawTensor::new(memory.address, Device::cuda(0), DType::F32, &[4]);
+    let descriptor = Descriptor::new(&tensor).expect("a tensor");
+    // SAFETY: elements of the memory, which stays to the end.
+    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
+    reads.synchronize().expect("zeros");
+    let held = gate(&machine, &reads);
+    let mut guard = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(&reads)
+        .expect("a guard");
+    let from = guard.as_slice().expect("contiguous");
+    reads.memcpy_dtod(&from, &mut copy).expect("a copy");
+    for nth in 1..9 {
+        machine.sim.fault("cuStreamIsCapturing", nth, 999);
+    }
+    drop(guard);
+    machine.sim.clear_faults();
+    let opener = opened_later(held);
+    drop(zeroed!(view, &writes));
+    writes.synchronize().expect("written");
+    opener.join().expect("opened");
+    assert_eq!(
+        reads.clone_dtoh(&copy).expect("the copy"),
+        [f32::from_bits(0x0101_0101); 4]
+    );
+}
+
+/// A capture cannot wait for readers outside of it: a writer there is refused until they are done. Those of another array
+/// are of no concern.
+#[test]
+fn a_captured_writer_is_refused_while_a_reader_is_at_work() {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let mut other = stage.array(Stream::None, None, &[1]);
+    let held = gate(&stage.machine, reads);
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(reads)
+            .expect("a guard"),
+    );
+    begin(writes, RELAXED);
+    drop(zeroed!(other, writes));
+    assert_eq!(
+        rule(view.typed_mut::<f32>().expect("floats").on(writes)),
+        Rule::CaptureConsumer
+    );
+    held.open();
+    reads.synchronize().expect("read");
+    drop(zeroed!(view, writes));
+    assert!(is_whole(writes));
+}
+
+/// Nothing marks the work of a reader whose stream is captured as its guard ends: a writer is refused until that is done. What
+/// a graph reads is no such work.
+#[rstest]
+fn a_reader_whose_stream_is_captured_as_it_ends(#[values(false, true)] is_in_graph: bool) {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let held = gate(&stage.machine, reads);
+    if is_in_graph {
+        begin(reads, RELAXED);
+    }
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard");
+    if !is_in_graph {
+        begin(reads, RELAXED);
+    }
+    drop(guard);
+    let written = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(writes)
+        .map(drop);
+    match is_in_graph {
+        true => written.expect("nothing reads"),
+        false => assert_eq!(rule(written), Rule::CaptureConsumer),
+    }
+    assert!(is_whole(reads));
+    held.open();
+    let late = Instant::now() + Duration::from_secs(10);
+    while view.typed_mut::<f32>().expect("floats").on(writes).is_err() {
+        assert!(Instant::now() < late, "it is done");
+        thread::yield_now();
+    }
 }
 
 /// An edge in a graph orders nothing after the work from before the capture, also if the data needed no order at the entry:

@@ -69,8 +69,8 @@ impl<'d> Lease<'d> {
         }
     }
 
-    /// Makes `stream` wait for the mark.
-    pub(super) fn wait(self, stream: Stream) -> Result<(), DriverError> {
+    /// Makes `stream` wait for the mark. A default stream is the current context's.
+    pub(crate) fn wait(&self, stream: Stream) -> Result<(), DriverError> {
         self.driver.event_wait(stream, self.event)
     }
 

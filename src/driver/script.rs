@@ -594,8 +594,11 @@ impl Driver for Script {
     }
 
     fn event_query(&self, event: Event) -> Result<bool, DriverError> {
-        self.call("cuEventQuery", &format!("{:#x}", event.0))
-            .map(|_| true)
+        // `CUDA_ERROR_NOT_READY` tells that the mark has not been reached.
+        match self.call("cuEventQuery", &format!("{:#x}", event.0)) {
+            Err(error) if error.code() == Some(600) => Ok(false),
+            told => told.map(|_| true),
+        }
     }
 
     fn stream_create(&self) -> Result<Stream, DriverError> {

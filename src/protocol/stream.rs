@@ -37,6 +37,8 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "cudarc")]
+pub(crate) use plan::refuse_wait;
 pub use plan::{Capture, Plan, Reason, Situation, SyncPolicy, plan};
 pub(crate) use plan::{NAME_THE_STREAM, plan_without_captures, settled};
 

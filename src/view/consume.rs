@@ -11,6 +11,8 @@
 //! exit's event is that: the producer's stream waits for it. If the producer [works](super::producer) on another one by
 //! then, that one waits too. `ConsumeGuard::close` is the one place that names them.
 
+#[cfg(feature = "cudarc")]
+use super::keep::Begun;
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, IntoLiveStream, stats, with_driver};
 use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place};
@@ -91,6 +93,8 @@ pub(crate) struct Consumer {
     /// Whether the consumer's work begins outside of any graph: the forward edge was made between the streams, or was not
     /// needed ([`check_entry`](ConsumeGuard::check_entry)).
     is_eager: bool,
+    /// Whether it begins in a capture, if the driver was asked.
+    is_in_capture: bool,
 }
 
 impl Consumer {
@@ -194,6 +198,7 @@ impl CaiView {
             moved,
             policy,
             is_eager: false,
+            is_in_capture: false,
         };
         consumer.edge = consumer.edge_to(self.streams.placed_producer());
         consumer
@@ -309,13 +314,23 @@ impl ConsumeGuard {
     }
 
     /// Asks whether the consumer is being captured now, if no forward edge has told: then the end can refuse an edge in a
-    /// graph that begins later.
+    /// graph that begins later, and tell work that is all of a graph.
     #[cfg(feature = "cudarc")]
     pub(crate) fn check_entry(&mut self) {
         let consumer = &mut self.consumer;
-        if consumer.edge == ReturnEdge::Event && !consumer.is_eager {
+        if consumer.edge != ReturnEdge::SameStream && !consumer.is_eager {
             let capture = with_driver(|driver| driver.capture(consumer.placed.stream));
-            consumer.is_eager = capture.is_ok_and(|capture| capture == Capture::Idle);
+            consumer.is_eager = capture == Ok(Capture::Idle);
+            consumer.is_in_capture = capture.is_ok_and(|capture| capture != Capture::Idle);
+        }
+    }
+
+    /// Where the consumer's work began, as [`check_entry`](Self::check_entry) was told.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn begun(&self) -> Begun {
+        match self.consumer.is_in_capture {
+            true => Begun::InCapture,
+            false => Begun::OnStream,
         }
     }
 

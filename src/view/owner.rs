@@ -191,6 +191,27 @@ impl Owner {
         is_sole
     }
 
+    /// Tells owners apart as long as one of them lives: two that share a payload are one. `None` if nothing has shared it.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn shared_payload(&self) -> Option<NonNull<()>> {
+        let held = self.held();
+        let first = if ptr::eq(held.vtable, &raw const PAIR) {
+            held
+        } else if ptr::eq(held.vtable, &raw const SHARED) {
+            // SAFETY: the payload of an owner with this vtable is a count of an `Arc<Shared>`, and the owner lives.
+            let Shared(first) = *unsafe { held.payload.cast::<Shared>().as_ref() };
+            if !ptr::eq(first.vtable, &raw const PAIR) {
+                return Some(held.payload);
+            }
+            first
+        } else {
+            return None;
+        };
+        // SAFETY: the payload of an owner with this vtable is a box of a pair, which lives as long as the owner.
+        let Pair(first, _beside) = unsafe { first.payload.cast::<Pair>().as_ref() };
+        first.shared_payload()
+    }
+
     /// A second owner of the same payload, which lives until both are gone.
     #[must_use]
     pub fn share(&self) -> Self {

@@ -216,7 +216,13 @@ impl Held {
         match self.random.below(3) {
             0 => self.owners.push(owner),
             1 => self.arrays[at].view.keep_beside(owner),
-            _ => keep::by_stream(self.driver, self.random.stream(), &owner, device),
+            _ => keep::by_stream(
+                self.driver,
+                self.random.stream(),
+                &owner,
+                device,
+                keep::Begun::OnStream,
+            ),
         }
         let _ = self.arrays[at].view.interface();
     }

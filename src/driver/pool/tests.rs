@@ -86,6 +86,7 @@ fn a_wait_that_fails_gives_the_event_back() {
     let lease = Lease::recorded(&script, home(&script), STREAM).expect("a lease");
     assert!(script.pool.is_empty(), "it is out");
     assert!(lease.wait(Stream::from_raw(0xdead)).is_err());
+    drop(lease);
     assert_eq!(script.pool.len(), 1);
 }
 

@@ -67,8 +67,10 @@ use crate::view::{
 /// Drop it on its own thread if the stream is a per-thread default one: on another thread the host waits
 /// for the whole context.
 ///
-/// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back. If the
-/// producer names none, a writer does not wait for a reader that has ended on another stream: order the two.
+/// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back, and for
+/// those that come back to none, on whichever stream they ended: of this view, of its clones and parts, and copies of them.
+/// It is refused (`capture-consumer`) in a capture until those are done, and everywhere after a reader whose stream was captured
+/// between its work and its end.
 ///
 /// After a [`ViewMut`] was written, the view is ready where its writer left it: on the producer's stream, which
 /// waits for the kernel; or, if the producer named none, on this stream, which the view then keeps alive.
@@ -233,6 +235,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         }
         if V::WRITES {
             array.order_after_readers(number)?;
+            keep::writes_after_readers(array.owner(), stream, number)?;
         }
         let mut guard = array.consume_with(number, SyncPolicy::Event)?;
         guard.check_entry();
@@ -330,7 +333,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let Some(guard) = self.guard.take() else {
             return Ok(ReturnEdge::Unknown);
         };
-        let (edge, here) = (guard.return_edge(), guard.placed());
+        let (edge, here, begun) = (guard.return_edge(), guard.placed(), guard.begun());
         let others =
             std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         let (array, stream) = (self.array(), self.stream);
@@ -355,14 +358,14 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             }
         } else if finished.is_err() {
             // Nothing else waits for the work.
-            if detach(|| keep::wait_or_keep(owner, device, stream)) {
+            if detach(|| keep::wait_or_keep(owner, device, stream, begun)) {
                 left = None;
             }
         } else if self.may_host_write
             || is_in_graph
             || matches!(edge, ReturnEdge::Unknown | ReturnEdge::NotNeeded)
         {
-            detach(|| keep::until_done(owner, device, stream));
+            detach(|| keep::until_done(owner, device, stream, begun));
         }
         self.view.ended(left, self.stream);
         finished.map(|(edge, _)| edge)

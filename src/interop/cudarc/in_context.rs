@@ -129,7 +129,7 @@ impl<T: Ends> Drop for InContext<T> {
                     stream,
                     thread,
                 });
-                keep::by_stream(driver, stream, &again, device);
+                keep::by_stream(driver, stream, &again, device, keep::Begun::OnStream);
             });
         });
     }
@@ -185,7 +185,7 @@ pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>
             Err(error) => error.is_end_of_context(),
         };
         if let (false, Some(owner)) = (has_waited, owner) {
-            std::mem::forget(owner.share());
+            keep::keep_for_ever(owner);
         }
         has_waited
     })

@@ -15,32 +15,57 @@ use cudarc::driver::CudaStream;
 use super::in_context::within;
 use super::stream::number_of;
 use crate::driver::{self, Driver, twice};
+use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Owner, detach, keep};
+use crate::view::keep::{self, Begun};
+use crate::view::{Owner, detach};
 
 /// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made, and keeps
 /// the owner for ever if it cannot.
 ///
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
-pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream) {
+pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, begun: Begun) {
     on_its_own(owner, stream, |driver, number| {
-        keep::by_stream(driver, number, owner, device);
+        keep::by_stream(driver, number, owner, device, begun);
     });
 }
 
 /// Waits for `stream`, beside captures of others too; returns whether it has. Of a stream that a capture forbids the host to
 /// wait for, a share of `owner` is dropped when what it holds now is done.
-pub(super) fn wait_or_keep(owner: &Owner, device: Device, stream: &CudaStream) -> bool {
+pub(super) fn wait_or_keep(
+    owner: &Owner,
+    device: Device,
+    stream: &CudaStream,
+    begun: Begun,
+) -> bool {
     let mut has_waited = false;
     on_its_own(owner, stream, |driver, number| {
         match twice(|| driver.capture(number)) {
             Ok(Capture::Idle) => has_waited = keep::wait(driver, number, owner),
-            _ => keep::by_stream(driver, number, owner, device),
+            _ => keep::by_stream(driver, number, owner, device, begun),
         }
     });
     has_waited
+}
+
+/// Makes `stream` wait for what still reads the owner's memory on other streams, and does not come back to the producer's.
+pub(super) fn writes_after_readers(
+    owner: &Owner,
+    stream: &CudaStream,
+    number: Stream,
+) -> Result<(), Error> {
+    // Not in a forked child, where another thread of the parent's may have had the lock.
+    driver::driver()?;
+    if !keep::are_there(owner) {
+        return Ok(());
+    }
+    detach(|| {
+        within(Arc::clone(stream.context()), |driver| {
+            keep::writes_after(driver?, number, owner)
+        })
+    })
 }
 
 /// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,
@@ -50,7 +75,7 @@ fn on_its_own(owner: &Owner, stream: &CudaStream, body: impl FnOnce(&'static dyn
         match (driver, number_of(stream)) {
             (Ok(driver), Ok(number)) => body(driver, number),
             (Err(error), _) if error.is_end_of_context() => {}
-            _ => std::mem::forget(owner.share()),
+            _ => keep::keep_for_ever(owner),
         }
     });
 }
@@ -70,7 +95,7 @@ pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_
             Ok(kept) => kept,
             Err(error) if error.is_end_of_context() => 0,
             Err(_) => {
-                std::mem::forget(owner.share());
+                keep::keep_for_ever(owner);
                 0
             }
         }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device};
 use crate::protocol::rule::{Field, Rule, Violation};
+use crate::view::keep::Begun;
 use crate::view::{CaiView, Element, Owner, ViewMut, check_len, detach, extents};
 
 /// The elements of a contiguous array on a stream, for cudarc's copies and libraries ([`StreamGuard::as_slice`]).
@@ -243,7 +244,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let join = || without_noted(own.context(), || stream.join(own));
         if let Err(refused) = without_noted(stream.context(), join) {
             let array = self.0.array();
-            if !detach(|| keep::wait_or_keep(array.owner(), array.device(), own)) {
+            if !detach(|| keep::wait_or_keep(array.owner(), array.device(), own, Begun::OnStream)) {
                 // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
                 stream.context().record_err::<()>(Err(refused));
             }

@@ -1,6 +1,6 @@
 //! [`plan`]: decides what must wait for what, as a pure function from facts to a [`Plan`].
 
-use std::fmt;
+use std::fmt::{self, Display};
 
 use super::{Platform, Request, Stream};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -393,10 +393,22 @@ fn capture_rule(requested: Stream, states: (Capture, Capture)) -> Rule {
 /// Refuses a pair of streams, with what to do instead.
 #[cold]
 fn refusal(rule: Rule, situation: &Situation) -> Violation {
-    let found = format!(
-        "{} (the data is ready on {})",
-        situation.request, situation.ready
-    );
+    let (request, ready) = (situation.request, situation.ready);
+    refused(
+        rule,
+        format_args!("{request} (the data is ready on {ready})"),
+    )
+}
+
+/// Refuses that a stream in this state waits for work of another one that is not being captured.
+#[cfg(feature = "cudarc")]
+pub(crate) fn refuse_wait(stream: Stream, state: Capture) -> Option<Violation> {
+    let rule = || capture_rule(stream, (Capture::Idle, state));
+    (state != Capture::Idle).then(|| refused(rule(), stream))
+}
+
+#[cold]
+fn refused(rule: Rule, found: impl Display) -> Violation {
     let violation = Violation::new(rule, Field::Argument("stream"), found);
     match hint(rule) {
         Some(hint) => violation.with_hint(hint),

@@ -6,7 +6,8 @@
 //! ```
 //! A deleter never waits: a push is a few atomic operations, and one wake-up if the queue was empty. The pending call
 //! is faster, but runs only when the main thread runs byte code; the reaper also runs while the main thread is in a C
-//! call. Only the reaper waits for the GIL.
+//! call. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees memory
+//! breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
 //!
 //! **At the end** a function of `atexit` closes the gate, stops the reaper and empties the queue. Later deletions
 //! without the GIL are leaked and counted: there is no interpreter left. With the GIL releases go on as long as the
@@ -60,20 +61,23 @@ pub(super) unsafe fn enqueue(node: NonNull<Node>) {
     }
 }
 
-/// Schedules the pending call and wakes the reaper. Called inside the gate.
+/// Schedules the pending call, if no driver is in use, and wakes the reaper. Called inside the gate.
 fn wake() {
     if gil::is_ending() {
         return;
     }
-    if !CALLED.swap(true, Ordering::SeqCst) {
+    // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
+    let reaper = unsafe { REAPER.load(Ordering::Acquire).as_ref() };
+    // What ends may free memory of a device, which would break a capture that the main thread is making.
+    let may_call = reaper.is_none() || driver::in_use().is_none();
+    if may_call && !CALLED.swap(true, Ordering::SeqCst) {
         // SAFETY: needs no GIL, but an interpreter: it has not begun to end while the gate is open.
         if unsafe { ffi::Py_AddPendingCall(Some(on_pending_call), ptr::null_mut()) } != 0 {
             // CPython's 32 places are taken: the reaper empties the queue.
             CALLED.store(false, Ordering::SeqCst);
         }
     }
-    // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
-    if let Some(reaper) = unsafe { REAPER.load(Ordering::Acquire).as_ref() } {
+    if let Some(reaper) = reaper {
         reaper.thread().unpark();
     }
 }

@@ -110,7 +110,13 @@ impl Copy<'_> {
         });
         if joined.is_err() {
             // The host does not wait: `own` may be behind what `stream` is to do once this thread has gone on.
-            keep::by_stream(driver, own, self.view.owner(), self.view.device());
+            keep::by_stream(
+                driver,
+                own,
+                self.view.owner(),
+                self.view.device(),
+                keep::Begun::OnStream,
+            );
             to.end_after(driver, own);
         }
         joined

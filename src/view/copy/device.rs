@@ -351,8 +351,20 @@ impl Copy<'_> {
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
     fn keep_source(&mut self, stream: Stream) {
         match self.staged.take() {
-            Some(block) => keep::by_stream(self.driver, stream, &Owner::new(block), Device::HOST),
-            None => keep::by_stream(self.driver, stream, self.view.owner(), self.view.device()),
+            Some(block) => keep::by_stream(
+                self.driver,
+                stream,
+                &Owner::new(block),
+                Device::HOST,
+                keep::Begun::OnStream,
+            ),
+            None => keep::by_stream(
+                self.driver,
+                stream,
+                self.view.owner(),
+                self.view.device(),
+                keep::Begun::OnStream,
+            ),
         }
     }
 

@@ -112,8 +112,20 @@ fn fetched(
     block: HostBlock,
 ) -> Result<HostBlock, Error> {
     if let Err(refused) = driver.stream_synchronize(stream) {
-        keep::by_stream(driver, stream, view.owner(), view.device());
-        keep::by_stream(driver, stream, &Owner::new(block), Device::HOST);
+        keep::by_stream(
+            driver,
+            stream,
+            view.owner(),
+            view.device(),
+            keep::Begun::OnStream,
+        );
+        keep::by_stream(
+            driver,
+            stream,
+            &Owner::new(block),
+            Device::HOST,
+            keep::Begun::OnStream,
+        );
         return Err(refused.into());
     }
     Ok(block)

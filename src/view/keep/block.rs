@@ -269,33 +269,38 @@ impl Site {
     /// Blocks until the context has done the work that it has; returns false if it may not have, since the driver refuses
     /// to wait. For a thread of ours, whose context changes.
     pub(super) fn settle(&self, driver: &dyn Driver) -> bool {
+        self.wait(driver).is_ok()
+    }
+
+    /// Like [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// The driver's refusal to wait.
+    pub(super) fn wait(&self, driver: &dyn Driver) -> Result<(), DriverError> {
         let _primary = match self.home {
-            Some(home) => match home.enter(driver) {
-                Ok(true) => None,
-                Ok(false) => return true,
-                Err(_) => return false,
+            Some(home) => match home.enter(driver)? {
+                true => None,
+                false => return Ok(()),
             },
             None => match ContextGuard::of_device(driver, self.ordinal) {
                 Ok(entered) => Some(entered),
-                Err(_) => return driver.primary_context_active(self.ordinal) == Ok(false),
+                Err(_) if driver.primary_context_active(self.ordinal) == Ok(false) => return Ok(()),
+                Err(refused) => return Err(refused),
             },
         };
         // The byte is missed by a thread for which memory is short: it waits for that, too.
         let due = Due::new(self.ordinal);
         match driver.alloc(1) {
             // SAFETY: just allocated, and used by nothing.
-            Ok(pointer) => return unsafe { driver.free(pointer) }.is_ok(),
+            Ok(pointer) => return unsafe { driver.free(pointer) },
             // Nothing runs there any more, and nothing can be asked.
-            Err(error) if error.is_end_of_context() => return true,
+            Err(error) if error.is_end_of_context() => return Ok(()),
             Err(_) => {}
         }
         due.cancel();
-        if let Ok(pointer) = driver.alloc_pinned(1) {
-            // SAFETY: just allocated, and used by nothing.
-            unsafe { driver.free_pinned(pointer) }.is_ok()
-        } else {
-            false
-        }
+        let pointer = driver.alloc_pinned(1)?;
+        // SAFETY: just allocated, and used by nothing.
+        unsafe { driver.free_pinned(pointer) }
     }
 
     /// Whether a use is over once this has been waited for.

@@ -1,5 +1,8 @@
 //! What ends once its last use is over: an allocation, which is freed, or an owner, which is dropped.
 
+#[cfg(feature = "cudarc")]
+use std::sync::Arc;
+
 use super::block::{Block, Memory, Site, Use};
 use super::room::{self, Due};
 use crate::driver::{Driver, DriverError};
@@ -25,6 +28,9 @@ pub(super) struct Owned {
     pub(super) memory_ordinal: i32,
     pub(super) used: Use,
     pub(super) owner: Owner,
+    /// Tells writers that the use goes on ([`readers`](super::readers)).
+    #[cfg(feature = "cudarc")]
+    pub(super) reader: Arc<()>,
 }
 
 impl Held {
@@ -135,6 +141,8 @@ impl Held {
                 None
             }
             Ends::Owner(owned) => {
+                #[cfg(feature = "cudarc")]
+                drop(owned.reader);
                 room::end_owner(owned.owner);
                 None
             }

@@ -63,15 +63,19 @@ mod graph;
 mod held;
 mod mark;
 mod poll;
+#[cfg(feature = "cudarc")]
+mod readers;
 mod room;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
 #[cfg(test)]
 pub(crate) use poll::round;
-pub(crate) use poll::{by_stream, end, end_after, mark_own, start_for};
+pub(crate) use poll::{Begun, by_stream, end, end_after, mark_own, start_for};
 #[cfg(feature = "cudarc")]
-pub(crate) use poll::{wait, wait_for_context};
+pub(crate) use poll::{keep_for_ever, wait, wait_for_context};
+#[cfg(feature = "cudarc")]
+pub(crate) use readers::{are_there, writes_after};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 
@@ -108,6 +112,8 @@ impl AfterDevices {
             memory_ordinal: self.ordinal,
             used: self.used,
             owner,
+            #[cfg(feature = "cudarc")]
+            reader: std::sync::Arc::default(),
         };
         free::later(held::Held::owner(owned), true);
     }

@@ -1,7 +1,7 @@
 //! The thread that asks all events together.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use super::block::{Block, Home, Mark, Memory, Site, Use};
 use super::free;
 use super::held::{Held, Owned};
 use super::mark::{Markers, PATIENCE};
+#[cfg(feature = "cudarc")]
+use super::readers;
 use super::room;
 use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed, twice};
 use crate::process::signals;
@@ -30,7 +32,7 @@ static KEEPER: OnceLock<Sender<News>> = OnceLock::new();
 
 enum News {
     /// What hangs on an event.
-    Marked(Lease<'static>, Vec<Held>),
+    Marked(Arc<Lease<'static>>, Vec<Held>),
     /// What is to end after what its stream holds, which has no mark yet.
     Unmarked(Held),
     /// The mark of a stream.
@@ -125,6 +127,16 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
     }
 }
 
+/// Where the work began that an owner is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// On the stream, as far as is known.
+    OnStream,
+    /// In a capture of the stream. If that goes on, all of the work is the graph's.
+    #[cfg(feature = "cudarc")]
+    InCapture,
+}
+
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
 /// wait. If the stream is being captured, or is the legacy one beside a capture, the share is dropped once its context has
 /// done the work that it has. What the capture holds is no work of the stream's: its graph keeps the
@@ -140,9 +152,15 @@ pub(crate) fn until_done(
     stream: Stream,
     owner: &Owner,
     device: Device,
+    #[cfg_attr(
+        not(feature = "cudarc"),
+        expect(unused_variables, reason = "for writers of that feature")
+    )]
+    begun: Begun,
 ) -> Result<(), DriverError> {
     let (used, event) = Use::marked(driver, stream)?;
     let ordinal = driver.current_device()?;
+    let (owner, event) = (owner.share(), event.map(Arc::new));
     let held = Held::owner(Owned {
         driver,
         ordinal,
@@ -151,7 +169,12 @@ pub(crate) fn until_done(
             _ => ordinal,
         },
         used,
-        owner: owner.share(),
+        #[cfg(feature = "cudarc")]
+        reader: match (&event, begun) {
+            (None, Begun::InCapture) => Arc::default(),
+            (event, _) => readers::note(&owner, Some(used), event.as_ref()),
+        },
+        owner,
     });
     match event {
         Some(event) => ends(driver, News::Marked(event, vec![held])),
@@ -167,13 +190,22 @@ pub(crate) fn by_stream(
     stream: Stream,
     owner: &Owner,
     device: Device,
+    begun: Begun,
 ) {
     // In a context that has failed, or is gone, nothing runs any more.
     let is_open = |error: DriverError| !error.is_end_of_context();
-    let is_refused = || until_done(driver, stream, owner, device).is_err_and(is_open);
+    let is_refused = || until_done(driver, stream, owner, device, begun).is_err_and(is_open);
     if is_refused() && !has_waited(driver, stream) && is_refused() {
-        std::mem::forget(owner.share());
+        keep_for_ever(owner);
     }
+}
+
+/// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it.
+pub(crate) fn keep_for_ever(owner: &Owner) {
+    let kept = owner.share();
+    #[cfg(feature = "cudarc")]
+    std::mem::forget(readers::note(&kept, None, None));
+    std::mem::forget(kept);
 }
 
 /// Waits for a stream, and returns whether it has; a share of `owner` stays for ever if the host cannot.
@@ -181,7 +213,7 @@ pub(crate) fn by_stream(
 pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) -> bool {
     let has_waited = has_waited(driver, stream);
     if !has_waited {
-        std::mem::forget(owner.share());
+        keep_for_ever(owner);
     }
     has_waited
 }
@@ -235,7 +267,10 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
         Ok((used, event)) => {
             block.used = used;
             match event {
-                Some(event) => ends(driver, News::Marked(event, vec![Held::memory(block)])),
+                Some(event) => ends(
+                    driver,
+                    News::Marked(Arc::new(event), vec![Held::memory(block)]),
+                ),
                 None => {
                     // What keeps the consumer's stream does not keep this one.
                     block.stream = None;
@@ -275,7 +310,7 @@ pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
     }
     match used.mark_own(driver) {
         Some(event) => {
-            ends(driver, News::Marked(event, held));
+            ends(driver, News::Marked(Arc::new(event), held));
             true
         }
         None => {
@@ -369,7 +404,7 @@ struct Marking {
 
 /// What hangs on one event.
 struct Waiting {
-    event: Lease<'static>,
+    event: Arc<Lease<'static>>,
     held: Vec<Held>,
     /// The stream that was marked with it for this thread.
     marked: Option<Use>,
@@ -521,7 +556,7 @@ impl Keeper {
         set_stuck(&mut held, matches!(mark, Mark::Later));
         match mark {
             Mark::Event(event) => self.waiting.push(Waiting {
-                event,
+                event: Arc::new(event),
                 held,
                 marked: Some(used),
             }),
@@ -551,7 +586,12 @@ impl Keeper {
                 Ok(true) => waiting.end(),
                 // A capture has begun and ended since the stream was asked.
                 Err(error) if error.is_of_capture() => {
-                    waiting.event.destroy();
+                    #[cfg(feature = "cudarc")]
+                    readers::forget(&waiting.event);
+                    // A writer may wait for it just now, and puts it back.
+                    if let Some(event) = Arc::into_inner(waiting.event) {
+                        event.destroy();
+                    }
                     self.mark_again(waiting.held);
                 }
                 told => {

@@ -1,0 +1,139 @@
+//! Readers and a writer, on the scripted driver.
+
+use super::*;
+use crate::driver::script::Script;
+use crate::protocol::stream::Capture;
+
+const CONTEXT: u64 = 0x9021;
+const STREAM: Stream = Stream::from_raw(0x93);
+const OTHER: Stream = Stream::from_raw(0x94);
+const WRITER: Stream = Stream::from_raw(0x95);
+const NOT_READY: u32 = 600;
+
+fn script() -> &'static Script {
+    let script = Script::leak();
+    for stream in [STREAM, OTHER, WRITER] {
+        script.stream(stream.raw(), CONTEXT);
+    }
+    script.current(CONTEXT);
+    script
+}
+
+fn owner() -> Owner {
+    let owner = Owner::new([0_u8; 4]);
+    drop(owner.share());
+    owner
+}
+
+/// A mark on `stream`, and what the keeper holds beside it.
+fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<Lease<'static>>, Arc<()>) {
+    let used = Use::new(driver, stream).expect("a context");
+    let mark = Arc::new(used.mark_own(driver).expect("a mark"));
+    let kept = note(of, Some(used), Some(&mark));
+    (mark, kept)
+}
+
+/// How many waits a writer's stream makes.
+fn waits(driver: &'static Script, of: &Owner) -> usize {
+    driver.take_calls();
+    writes_after(driver, WRITER, of).expect("no capture");
+    driver.count("cuStreamWaitEvent")
+}
+
+fn rule(refused: Result<(), Error>) -> Rule {
+    match refused {
+        Err(Error::Violation(refused)) => refused.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The last mark of each stream stands for all of that stream, until it has been reached.
+#[test]
+fn a_writer_waits_for_the_last_mark_of_each_stream() {
+    let (driver, owner) = (script(), owner());
+    assert!(!are_there(&owner));
+    let first = marked(driver, STREAM, &owner);
+    let (second, other) = (
+        marked(driver, STREAM, &owner),
+        marked(driver, OTHER, &owner),
+    );
+    assert_eq!(waits(driver, &owner), 2);
+    drop(second);
+    assert_eq!(waits(driver, &owner), 1);
+    drop((first, other));
+    assert!(!are_there(&owner));
+    assert_eq!(waits(driver, &owner), 0);
+}
+
+/// Owners are one if they share a payload, also one that something was put beside; others' readers are of no concern.
+#[test]
+fn readers_are_of_a_payload() {
+    let (driver, payload) = (script(), owner());
+    let beside = payload.share().beside(Owner::new([1_u8]));
+    let (shared, another) = (beside.share(), owner());
+    let _mark = marked(driver, STREAM, &shared);
+    for one in [&payload, &beside, &shared, &payload.share()] {
+        assert_eq!(waits(driver, one), 1);
+    }
+    for other in [another, Owner::new([2_u8])] {
+        assert!(!are_there(&other));
+        assert_eq!(waits(driver, &other), 0);
+    }
+}
+
+/// A capture waits for no mark from outside of it, and is not refused for one that has been reached.
+#[test]
+fn a_captured_writer_is_refused_until_the_marks_are_reached() {
+    for (state, expected) in [
+        (Capture::Active, Rule::CaptureConsumer),
+        (Capture::Invalidated, Rule::CaptureInvalid),
+        (Capture::BlocksLegacy, Rule::CaptureLegacy),
+    ] {
+        let (driver, owner) = (script(), owner());
+        let _mark = marked(driver, STREAM, &owner);
+        driver.captured(WRITER, state, 1);
+        driver.fault("cuEventQuery", 0, NOT_READY);
+        assert_eq!(rule(writes_after(driver, WRITER, &owner)), expected);
+        driver.without_faults().take_calls();
+        writes_after(driver, WRITER, &owner).expect("reached");
+        assert_eq!(driver.count("cuStreamWaitEvent"), 0);
+    }
+}
+
+/// What has no mark, or has lost it to a capture, is not waited for: a writer is refused until the owner is kept no more.
+#[test]
+fn a_writer_is_refused_while_a_reader_has_no_mark() {
+    let (driver, owner) = (script(), owner());
+    let used = Use::new(driver, STREAM).expect("a context");
+    let unmarked = note(&owner, Some(used), None);
+    assert_eq!(
+        rule(writes_after(driver, WRITER, &owner)),
+        Rule::CaptureConsumer
+    );
+    drop(unmarked);
+    assert_eq!(waits(driver, &owner), 0);
+    let (mark, kept) = marked(driver, STREAM, &owner);
+    let other = marked(driver, OTHER, &owner);
+    forget(&mark);
+    drop((mark, other));
+    assert_eq!(
+        rule(writes_after(driver, WRITER, &owner)),
+        Rule::CaptureConsumer
+    );
+    drop(kept);
+    assert_eq!(waits(driver, &owner), 0);
+}
+
+/// Nothing is left of owners that nobody reads any more.
+#[test]
+fn readers_that_are_done_are_taken_out() {
+    let (driver, owners) = (script(), [(); 100].map(|()| owner()));
+    let last = owners.last().expect("some");
+    for owner in &owners {
+        drop(marked(driver, STREAM, owner));
+    }
+    let known = owners.iter().filter_map(id);
+    let left = known.filter(|of| lock().of.contains_key(of)).count();
+    assert!(left <= 16 + 2 * 16, "{left}");
+    assert!(!are_there(last));
+}
