@@ -257,9 +257,9 @@ fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
 }
 
 /// A capture cannot wait for readers outside of it: a writer there is refused until they are done. Those of another array
-/// are of no concern.
-#[test]
-fn a_captured_writer_is_refused_while_a_reader_is_at_work() {
+/// are of no concern. The capture stays whole in every mode.
+#[rstest]
+fn a_captured_writer_is_refused_while_a_reader_is_at_work(#[values(0, 1, 2)] mode: usize) {
     let stage = Stage::new();
     let (reads, writes) = (&stage.consumer, &stage.producer);
     let mut view = stage.array(Stream::None, None, &[1]);
@@ -271,15 +271,25 @@ fn a_captured_writer_is_refused_while_a_reader_is_at_work() {
             .on(reads)
             .expect("a guard"),
     );
-    begin(writes, RELAXED);
-    drop(zeroed!(other, writes));
+    begin(writes, MODES[mode]);
+    let written = other.typed_mut::<f32>().expect("floats").on(writes);
+    drop(written.expect("nothing reads"));
     assert_eq!(
         rule(view.typed_mut::<f32>().expect("floats").on(writes)),
         Rule::CaptureConsumer
     );
     held.open();
-    reads.synchronize().expect("read");
-    drop(zeroed!(view, writes));
+    let late = Instant::now() + Duration::from_secs(10);
+    while let Err(refused) = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(writes)
+        .map(drop)
+    {
+        assert_eq!(rule::<()>(Err(refused)), Rule::CaptureConsumer);
+        assert!(Instant::now() < late, "it is done");
+        thread::yield_now();
+    }
     assert!(is_whole(writes));
 }
 
@@ -316,6 +326,64 @@ fn a_reader_whose_stream_is_captured_as_it_ends(#[values(false, true)] is_in_gra
         assert!(Instant::now() < late, "it is done");
         thread::yield_now();
     }
+}
+
+/// A guard that begins in one capture and ends in another has read outside of both: nothing marks that.
+#[test]
+fn a_reader_between_two_captures_is_not_overtaken() {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    begin(reads, RELAXED);
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard");
+    assert!(is_whole(reads));
+    let held = gate(&stage.machine, reads);
+    begin(reads, RELAXED);
+    drop(guard);
+    let written = view.typed_mut::<f32>().expect("floats").on(writes);
+    assert_eq!(rule(written.map(drop)), Rule::CaptureConsumer);
+    assert!(is_whole(reads));
+    held.open();
+}
+
+/// A graph that reads pinned memory whose producer works on the captured stream is no work that a writer has to wait for.
+#[rstest]
+fn pinned_memory_in_one_capture(#[values(0, 1, 2)] mode: usize) {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let producer = context.new_stream().expect("a stream");
+    context.bind_to_thread().expect("current");
+    // SAFETY: a context is current.
+    let host = unsafe { result::malloc_host(16, 0) }.expect("pinned memory");
+    let device = Device::new(DeviceType::CUDA_HOST, 0);
+    let tensor = RawTensor::new(host.addr() as u64, device, DType::F32, &[4]);
+    let descriptor = Descriptor::new(&tensor).expect("a tensor");
+    // SAFETY: elements of the memory, which stays to the end of the process.
+    let view = unsafe { CaiView::new(descriptor, stream(&producer), Owner::new(())) };
+    // SAFETY: the stream stays to the end.
+    let mut view = unsafe { view.with_producer(stream(&producer)) };
+    begin(&producer, MODES[mode]);
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    drop(
+        view.typed_mut::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    drop(
+        view.typed_mut::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    assert!(is_whole(&producer));
+    drop(machine);
 }
 
 /// An edge in a graph orders nothing after the work from before the capture, also if the data needed no order at the entry:

@@ -103,9 +103,18 @@ impl<'d> Lease<'d> {
         Ok(true)
     }
 
+    /// Whether the context is there, in which the event was made; also if the driver does not tell.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn has_context(&self) -> bool {
+        match self.driver.context_id(self.context) {
+            Ok(id) => id == self.id,
+            Err(error) => !error.is_end_of_context(),
+        }
+    }
+
     /// Returns whether the mark has been reached. Leaves the event's context current: no question about an event is
     /// answered without one.
-    pub(super) fn query(&self) -> Result<bool, DriverError> {
+    pub(crate) fn query(&self) -> Result<bool, DriverError> {
         self.driver.set_current_context(Some(self.context))?;
         self.driver.event_query(self.event)
     }

@@ -93,8 +93,9 @@ pub(crate) struct Consumer {
     /// Whether the consumer's work begins outside of any graph: the forward edge was made between the streams, or was not
     /// needed ([`check_entry`](ConsumeGuard::check_entry)).
     is_eager: bool,
-    /// Whether it begins in a capture, if the driver was asked.
-    is_in_capture: bool,
+    /// The capture of its stream that it begins in, if the driver was asked.
+    #[cfg(feature = "cudarc")]
+    capture: Option<u64>,
 }
 
 impl Consumer {
@@ -198,7 +199,8 @@ impl CaiView {
             moved,
             policy,
             is_eager: false,
-            is_in_capture: false,
+            #[cfg(feature = "cudarc")]
+            capture: None,
         };
         consumer.edge = consumer.edge_to(self.streams.placed_producer());
         consumer
@@ -321,17 +323,18 @@ impl ConsumeGuard {
         if consumer.edge != ReturnEdge::SameStream && !consumer.is_eager {
             let capture = with_driver(|driver| driver.capture(consumer.placed.stream));
             consumer.is_eager = capture == Ok(Capture::Idle);
-            consumer.is_in_capture = capture.is_ok_and(|capture| capture != Capture::Idle);
+            if capture == Ok(Capture::Active) {
+                let stream = consumer.placed.stream;
+                consumer.capture = with_driver(|driver| driver.capture_id(stream)).ok();
+            }
         }
     }
 
     /// Where the consumer's work began, as [`check_entry`](Self::check_entry) was told.
     #[cfg(feature = "cudarc")]
     pub(crate) fn begun(&self) -> Begun {
-        match self.consumer.is_in_capture {
-            true => Begun::InCapture,
-            false => Begun::OnStream,
-        }
+        let capture = self.consumer.capture;
+        capture.map_or(Begun::OnStream, Begun::InCapture)
     }
 
     /// Returns the stream that the guard is for, as the guard was made.

@@ -16,6 +16,7 @@ use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
+use crate::view::keep::Begun;
 use crate::view::{
     CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
     is_elsewhere, thread_of, with_driver,
@@ -343,10 +344,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         }
         let finished = guard.finish_told();
         let is_in_graph = matches!(finished, Ok((_, true)));
-        let producer = array.streams().placed_producer().filter(|_| {
-            let has_edge = matches!(edge, ReturnEdge::Event | ReturnEdge::SameStream);
-            has_edge && finished.is_ok() && !is_in_graph
-        });
+        let is_ordered =
+            finished.is_ok() && matches!(edge, ReturnEdge::Event | ReturnEdge::SameStream);
+        let begun = if is_ordered { Begun::Ordered } else { begun };
+        let producer = array.streams().placed_producer();
+        let producer = producer.filter(|_| is_ordered && !is_in_graph);
         let mut left = Some(Left {
             at: producer.unwrap_or(here),
             is_here: producer.is_none(),

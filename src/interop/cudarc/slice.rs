@@ -228,35 +228,38 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
     /// Returns the address, for work on `stream`.
     fn pointer_on<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         let own = self.0.stream();
-        if self.0.is_elsewhere() {
-            // The number of its stream means another stream here.
-            if !wait_for_context(own.context(), Some(self.0.array().owner())) {
-                // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
-                let refused = DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-                stream.context().record_err::<()>(Err(refused));
-            }
-            return self.pointer_on_other(stream);
-        }
-        if stream == &**own {
+        if !self.0.is_elsewhere() && stream == &**own {
             self.0.keep_in_graph(own);
             return (self.0.pointer(), SyncOnDrop::Record(None));
         }
-        let join = || without_noted(own.context(), || stream.join(own));
-        if let Err(refused) = without_noted(stream.context(), join) {
-            let array = self.0.array();
-            if !detach(|| keep::wait_or_keep(array.owner(), array.device(), own, Begun::OnStream)) {
-                // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
-                stream.context().record_err::<()>(Err(refused));
-            }
+        if let Err(refused) = self.order(stream) {
+            // The work that is enqueued next is not ordered, and cannot be refused here: cudarc's call after it tells this.
+            stream.context().record_err::<()>(Err(refused));
         }
-        self.pointer_on_other(stream)
-    }
-
-    /// Returns the address for work on another stream than the guard's, which has been ordered.
-    fn pointer_on_other<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         self.0.note_other(stream.context());
         self.0.keep_in_graph(stream);
         (self.0.pointer(), SyncOnDrop::sync_stream(stream))
+    }
+
+    /// Makes `stream` wait for the guard's; or else the host, for that or for its whole context.
+    fn order(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        let (own, array) = (self.0.stream(), self.0.array());
+        if self.0.is_elsewhere() {
+            // The number of its stream means another stream here.
+            let has_waited = wait_for_context(own.context(), Some(array.owner()));
+            return match has_waited {
+                true => Ok(()),
+                false => Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+            };
+        }
+        let join = || without_noted(own.context(), || stream.join(own));
+        without_noted(stream.context(), join).or_else(|refused| {
+            let wait = || keep::wait_or_keep(array.owner(), array.device(), own, Begun::OnStream);
+            match detach(wait) {
+                true => Ok(()),
+                false => Err(refused),
+            }
+        })
     }
 }
 

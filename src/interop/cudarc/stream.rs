@@ -102,9 +102,12 @@ pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), E
     if array.is_shared_by_contexts() {
         return Ok(without_noted(context, || context.bind_to_thread())?);
     }
+    if data == 0 {
+        return Ok(());
+    }
     let own = context.cu_ctx().addr() as u64;
     let info = with_driver(|driver| driver.pointer_info(data, false))?;
-    if data != 0 && info.context.is_some_and(|whose| whose.0.get() != own) {
+    if info.context.is_some_and(|whose| whose.0.get() != own) {
         let found = "the default stream of another context than the memory's";
         let refused = Violation::new(Rule::StreamDevice, Field::Argument("stream"), found);
         return Err(refused.with_hint("make a stream with new_stream").into());

@@ -66,27 +66,30 @@ fn wake() {
     if gil::is_ending() {
         return;
     }
-    // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
-    let reaper = unsafe { REAPER.load(Ordering::Acquire).as_ref() };
-    // What ends may free memory of a device, which would break a capture that the main thread is making.
-    let may_call = reaper.is_none() || driver::in_use().is_none();
-    if may_call && !CALLED.swap(true, Ordering::SeqCst) {
+    if may_call() && !CALLED.swap(true, Ordering::SeqCst) {
         // SAFETY: needs no GIL, but an interpreter: it has not begun to end while the gate is open.
         if unsafe { ffi::Py_AddPendingCall(Some(on_pending_call), ptr::null_mut()) } != 0 {
             // CPython's 32 places are taken: the reaper empties the queue.
             CALLED.store(false, Ordering::SeqCst);
         }
     }
-    if let Some(reaper) = reaper {
+    // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
+    if let Some(reaper) = unsafe { REAPER.load(Ordering::Acquire).as_ref() } {
         reaper.thread().unpark();
     }
+}
+
+/// Whether the main thread may end owners between two instructions. What ends may free memory of a device, which would break
+/// a capture that this thread is making: once a driver is in use the reaper alone does, if there is one.
+fn may_call() -> bool {
+    driver::in_use().is_none() || REAPER.load(Ordering::Relaxed).is_null()
 }
 
 extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     // Before the queue is emptied: a later push schedules the next call.
     CALLED.store(false, Ordering::SeqCst);
-    // A subinterpreter runs pending calls too; then the reaper empties the queue.
-    if gil::is_held() {
+    // A subinterpreter runs pending calls too; then the reaper empties the queue, as it does if a driver has come meanwhile.
+    if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() });
     }

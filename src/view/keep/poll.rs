@@ -132,9 +132,12 @@ pub(crate) fn round(_driver: &'static dyn Driver) {
 pub(crate) enum Begun {
     /// On the stream, as far as is known.
     OnStream,
-    /// In a capture of the stream. If that goes on, all of the work is the graph's.
+    /// In this capture of the stream. If that goes on, all of the work is the graph's.
     #[cfg(feature = "cudarc")]
-    InCapture,
+    InCapture(u64),
+    /// Anywhere: the producer's stream waits for it.
+    #[cfg(feature = "cudarc")]
+    Ordered,
 }
 
 /// Drops a share of `owner` once `stream`, whose context is current, has done what it holds now. The host does not
@@ -171,8 +174,11 @@ pub(crate) fn until_done(
         used,
         #[cfg(feature = "cudarc")]
         reader: match (&event, begun) {
-            (None, Begun::InCapture) => Arc::default(),
-            (event, _) => readers::note(&owner, Some(used), event.as_ref()),
+            (_, Begun::Ordered) => Arc::default(),
+            (None, Begun::InCapture(begun)) if driver.capture_id(stream) == Ok(begun) => {
+                Arc::default()
+            }
+            (event, _) => readers::note(&owner, used, event.as_ref()),
         },
         owner,
     });
@@ -204,7 +210,7 @@ pub(crate) fn by_stream(
 pub(crate) fn keep_for_ever(owner: &Owner) {
     let kept = owner.share();
     #[cfg(feature = "cudarc")]
-    std::mem::forget(readers::note(&kept, None, None));
+    readers::note_lost(&kept);
     std::mem::forget(kept);
 }
 

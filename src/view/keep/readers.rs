@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::block::{Site, Use};
-use crate::driver::{ContextGuard, Driver, Lease, Relaxed};
+use super::block::Use;
+use crate::driver::{self, ContextGuard, Driver, Lease, Relaxed};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -31,26 +31,38 @@ struct Readers {
 }
 
 struct Reader {
-    /// `None` if the driver has told nothing of the work, and the owner is kept for ever.
-    used: Option<Use>,
-    /// The mark after the work; gone once it has been reached. `None` if the stream could not be marked.
-    mark: Option<Weak<Lease<'static>>>,
+    work: Work,
     /// Gone once the owner is kept no more.
     kept: Weak<()>,
+}
+
+enum Work {
+    /// Has a mark after it, which is gone once it has been reached.
+    Marked(Use, Weak<Lease<'static>>),
+    /// Cannot be marked, as its stream was captured.
+    Unmarked,
+    /// May be in these contexts, of which the driver has told nothing more; the owner is kept for ever.
+    Lost(Option<Use>),
 }
 
 impl Reader {
     /// Whether it may still read.
     fn reads(&self) -> bool {
-        let kept = || self.kept.strong_count();
-        self.mark.as_ref().map_or_else(kept, Weak::strong_count) > 0
+        let count = match &self.work {
+            Work::Marked(_, mark) => mark.strong_count(),
+            Work::Unmarked | Work::Lost(_) => self.kept.strong_count(),
+        };
+        count > 0
     }
 
     /// Whether it is done once `later` is: both are marks of one stream.
     fn is_before(&self, later: &Self) -> bool {
-        let are_marked = self.mark.is_some() && later.mark.is_some();
-        let is_one = self.used.is_some_and(|used| used.is_of_one_stream());
-        are_marked && is_one && self.used == later.used
+        match (&self.work, &later.work) {
+            (Work::Marked(one, _), Work::Marked(other, _)) => {
+                one.is_of_one_stream() && one == other
+            }
+            _ => false,
+        }
     }
 }
 
@@ -60,23 +72,34 @@ fn lock() -> MutexGuard<'static, Readers> {
 }
 
 /// Notes work that reads the owner's memory: the reader stands here as long as the mark, or if there is none what is returned.
-pub(super) fn note(
-    owner: &Owner,
-    used: Option<Use>,
-    mark: Option<&Arc<Lease<'static>>>,
-) -> Arc<()> {
+pub(super) fn note(owner: &Owner, used: Use, mark: Option<&Arc<Lease<'static>>>) -> Arc<()> {
+    let mut readers = lock();
+    let of = readers.of(owner);
+    let Some(mark) = mark else {
+        let others = of.iter().filter(|at| matches!(at.work, Work::Unmarked));
+        if let Some(kept) = others.filter_map(|at| at.kept.upgrade()).next() {
+            return kept;
+        }
+        return put(of, Work::Unmarked);
+    };
+    put(of, Work::Marked(used, Arc::downgrade(mark)))
+}
+
+/// Notes work of which the driver has told nothing. Nothing in a forked child, where another thread of the parent's may have
+/// had the lock.
+pub(super) fn note_lost(owner: &Owner) {
+    if let Ok(driver) = driver::driver() {
+        let used = Use::anywhere(driver, None).ok();
+        std::mem::forget(put(lock().of(owner), Work::Lost(used)));
+    }
+}
+
+fn put(of: &mut Vec<Reader>, work: Work) -> Arc<()> {
     let kept = Arc::new(());
     let reader = Reader {
-        used,
-        mark: mark.map(Arc::downgrade),
+        work,
         kept: Arc::downgrade(&kept),
     };
-    let mut readers = lock();
-    if readers.of.len() >= readers.room {
-        readers.of.retain(|_, of| of.iter().any(Reader::reads));
-        readers.room = 2 * readers.of.len() + 16;
-    }
-    let of = readers.of.entry(id(owner).unwrap_or(0)).or_default();
     of.retain(|earlier| earlier.reads() && !earlier.is_before(&reader));
     of.push(reader);
     kept
@@ -85,8 +108,20 @@ pub(super) fn note(
 /// Forgets a mark that a capture has recorded: it tells nothing of the work before.
 pub(super) fn forget(mark: &Arc<Lease<'static>>) {
     for reader in lock().of.values_mut().flatten() {
-        let is_it = |other: &mut Weak<_>| Weak::as_ptr(other) == Arc::as_ptr(mark);
-        reader.mark.take_if(is_it);
+        if matches!(&reader.work, Work::Marked(_, at) if Weak::as_ptr(at) == Arc::as_ptr(mark)) {
+            reader.work = Work::Unmarked;
+        }
+    }
+}
+
+impl Readers {
+    /// Those of an owner.
+    fn of(&mut self, owner: &Owner) -> &mut Vec<Reader> {
+        if self.of.len() >= self.room {
+            self.of.retain(|_, of| of.iter().any(Reader::reads));
+            self.room = 2 * self.of.len() + 16;
+        }
+        self.of.entry(id(owner).unwrap_or(0)).or_default()
     }
 }
 
@@ -117,39 +152,45 @@ pub(crate) fn writes_after(
     stream: Stream,
     owner: &Owner,
 ) -> Result<(), Error> {
-    let (mut marks, mut is_known) = (Vec::new(), true);
-    let of = id(owner).unwrap_or(0);
-    for reader in lock()
-        .of
-        .get(&of)
-        .into_iter()
-        .flatten()
-        .filter(|at| at.reads())
-    {
-        match (&reader.mark, reader.used) {
-            (Some(mark), _) => marks.extend(mark.upgrade()),
-            (None, Some(_)) => {
-                let refused =
-                    Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), stream);
-                return Err(refused.with_hint(UNMARKED).into());
+    let (mut marks, mut lost) = (Vec::new(), Vec::new());
+    for reader in lock().of(owner).iter().filter(|at| at.reads()) {
+        match &reader.work {
+            Work::Marked(_, mark) => marks.extend(mark.upgrade()),
+            Work::Lost(used) => lost.push((*used, reader.kept.clone())),
+            Work::Unmarked => {
+                let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));
+                return Err(Violation::new(rule, field, stream)
+                    .with_hint(UNMARKED)
+                    .into());
             }
-            (None, None) => is_known = false,
         }
     }
-    if !is_known {
-        let _relaxed = Relaxed::new(driver)?;
-        Site::here(driver)?.wait(driver)?;
-    }
-    match (&marks[..], refuse_wait(stream, driver.capture(stream)?)) {
-        (marks, None) => Ok(marks.iter().try_for_each(|mark| mark.wait(stream))?),
-        (marks, Some(refused)) => {
-            let _before = ContextGuard::around(driver)?;
-            for mark in marks {
-                if !mark.is_reached()? {
-                    return Err(refused.into());
-                }
+    if !lost.is_empty() {
+        let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+        for (used, _) in &lost {
+            let used = used.map_or_else(|| Use::anywhere(driver, None), Ok)?;
+            for site in used.sites(driver)? {
+                site.wait(driver)?;
             }
-            Ok(())
+        }
+        let is_lost = |at: &Reader| lost.iter().any(|(_, kept)| kept.ptr_eq(&at.kept));
+        lock().of(owner).retain(|at| !is_lost(at));
+    }
+    if marks.is_empty() {
+        return Ok(());
+    }
+    // Nothing runs in a context that is gone.
+    marks.retain(|mark| mark.has_context());
+    match refuse_wait(stream, driver.capture(stream)?) {
+        None => Ok(marks.iter().try_for_each(|mark| mark.wait(stream))?),
+        Some(refused) => {
+            // A capture forbids to ask about events, but in this mode.
+            let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+            let is_reached = |mark: &Arc<Lease<'static>>| mark.query() == Ok(true);
+            match marks.iter().all(is_reached) {
+                true => Ok(()),
+                false => Err(refused.into()),
+            }
         }
     }
 }

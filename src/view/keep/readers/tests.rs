@@ -29,7 +29,7 @@ fn owner() -> Owner {
 fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<Lease<'static>>, Arc<()>) {
     let used = Use::new(driver, stream).expect("a context");
     let mark = Arc::new(used.mark_own(driver).expect("a mark"));
-    let kept = note(of, Some(used), Some(&mark));
+    let kept = note(of, used, Some(&mark));
     (mark, kept)
 }
 
@@ -105,7 +105,7 @@ fn a_captured_writer_is_refused_until_the_marks_are_reached() {
 fn a_writer_is_refused_while_a_reader_has_no_mark() {
     let (driver, owner) = (script(), owner());
     let used = Use::new(driver, STREAM).expect("a context");
-    let unmarked = note(&owner, Some(used), None);
+    let unmarked = note(&owner, used, None);
     assert_eq!(
         rule(writes_after(driver, WRITER, &owner)),
         Rule::CaptureConsumer
