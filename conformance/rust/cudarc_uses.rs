@@ -94,6 +94,21 @@ macro_rules! zeroed {
     }};
 }
 
+/// Copies the array by a guard, which is left to the caller.
+macro_rules! copied {
+    ($view:expr, $stream:expr, $to:expr) => {{
+        let mut guard = $view
+            .typed::<f32>()
+            .expect("floats")
+            .on($stream)
+            .expect("a guard");
+        $stream
+            .memcpy_dtod(&guard.as_slice().expect("contiguous"), &mut $to)
+            .expect("a copy");
+        guard
+    }};
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
     ReadyOnProducer,
@@ -141,13 +156,7 @@ fn a_writer_waits_for_the_reader_before_it(
         }
     }
     let held = gate(&stage.machine, reads);
-    let mut guard = view
-        .typed::<f32>()
-        .expect("floats")
-        .on(reads)
-        .expect("a guard");
-    let from = guard.as_slice().expect("contiguous");
-    reads.memcpy_dtod(&from, &mut copy).expect("a copy");
+    let guard = copied!(view, reads, copy);
     assert_eq!(guard.finish().expect("an edge"), ReturnEdge::Event);
     let opener = opened_later(held);
     let guard = zeroed!(view, &writes);
@@ -187,13 +196,7 @@ fn a_writer_waits_for_readers_that_come_back_to_no_stream(
     if reads_by == Reads::Copy {
         made = Some(view.copy_on(reads).expect("a copy"));
     } else {
-        let mut guard = view
-            .typed::<f32>()
-            .expect("floats")
-            .on(reads)
-            .expect("a guard");
-        let from = guard.as_slice().expect("contiguous");
-        reads.memcpy_dtod(&from, &mut copy).expect("a copy");
+        drop(copied!(view, reads, copy));
     }
     let opener = opened_later(held);
     if in_parts {
@@ -224,7 +227,7 @@ fn a_writer_waits_for_readers_that_come_back_to_no_stream(
 fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
     let machine = machine();
     let context = CudaContext::new(0).expect("device 0");
-    let [reads, writes] = [0, 1].map(|_| context.new_stream().expect("a stream"));
+    let [reads, writes] = &[0, 1].map(|_| context.new_stream().expect("a stream"));
     let memory = Memory::new(&context, 16);
     machine.sim.poke(memory.address, &[1; 16]).expect("ones");
     let tensor = RawTensor::new(memory.address, Device::cuda(0), DType::F32, &[4]);
@@ -233,21 +236,15 @@ fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
     let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
     let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
     reads.synchronize().expect("zeros");
-    let held = gate(&machine, &reads);
-    let mut guard = view
-        .typed::<f32>()
-        .expect("floats")
-        .on(&reads)
-        .expect("a guard");
-    let from = guard.as_slice().expect("contiguous");
-    reads.memcpy_dtod(&from, &mut copy).expect("a copy");
+    let held = gate(&machine, reads);
+    let guard = copied!(view, reads, copy);
     for nth in 1..9 {
         machine.sim.fault("cuStreamIsCapturing", nth, 999);
     }
     drop(guard);
     machine.sim.clear_faults();
     let opener = opened_later(held);
-    drop(zeroed!(view, &writes));
+    drop(zeroed!(view, writes));
     writes.synchronize().expect("written");
     opener.join().expect("opened");
     assert_eq!(
