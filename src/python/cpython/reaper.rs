@@ -6,8 +6,8 @@
 //! ```
 //! A deleter never waits: a push is a few atomic operations, and one wake-up if the queue was empty. The pending call
 //! is faster, but runs only when the main thread runs byte code; the reaper also runs while the main thread is in a C
-//! call. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees memory
-//! breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
+//! call. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees
+//! memory breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
 //!
 //! **At the end** a function of `atexit` closes the gate, stops the reaper and empties the queue. Later deletions
 //! without the GIL are leaked and counted: there is no interpreter left. With the GIL releases go on as long as the
@@ -79,8 +79,8 @@ fn wake() {
     }
 }
 
-/// Whether the main thread may end owners between two instructions. What ends may free memory of a device, which would break
-/// a capture that this thread is making: once a driver is in use the reaper alone does, if there is one.
+/// Whether the main thread may end owners between two instructions. Their end may free memory of a device, which would
+/// break a capture that this thread is making: once a driver is in use the reaper alone ends them, if there is one.
 fn may_call() -> bool {
     driver::in_use().is_none() || REAPER.load(Ordering::Relaxed).is_null()
 }
@@ -88,7 +88,8 @@ fn may_call() -> bool {
 extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     // Before the queue is emptied: a later push schedules the next call.
     CALLED.store(false, Ordering::SeqCst);
-    // A subinterpreter runs pending calls too; then the reaper empties the queue, as it does if a driver has come meanwhile.
+    // A subinterpreter runs pending calls too; then the reaper empties the queue, as it does if a driver has come
+    // meanwhile.
     if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() });
