@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, DeviceType};
@@ -24,12 +24,12 @@ use crate::simulator::{Gate, Machine, machine, number};
 
 const ONES: [f32; 4] = [1.0; 4];
 const ZEROS: [f32; 4] = [0.0; 4];
-const MODES: [CUstreamCaptureMode; 3] = [
+pub(crate) const MODES: [CUstreamCaptureMode; 3] = [
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
 ];
-const RELAXED: CUstreamCaptureMode = MODES[2];
+pub(crate) const RELAXED: CUstreamCaptureMode = MODES[2];
 
 /// An error that cudarc has noted, as a drop does whose call is refused.
 fn note(context: &CudaContext) {
@@ -38,29 +38,29 @@ fn note(context: &CudaContext) {
 }
 
 /// Opens a gate a little later, so that who does not wait finds what was there before.
-fn opened_later(gate: Gate) -> thread::JoinHandle<()> {
+pub(crate) fn opened_later(gate: Gate) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(30));
         gate.open();
     })
 }
 
-fn gate(machine: &Machine, stream: &CudaStream) -> Gate {
+pub(crate) fn gate(machine: &Machine, stream: &CudaStream) -> Gate {
     machine.sim.gate(number(stream)).expect("a gate")
 }
 
 /// Ends a capture; whether it is whole.
-fn is_whole(stream: &CudaStream) -> bool {
+pub(crate) fn is_whole(stream: &CudaStream) -> bool {
     // SAFETY: a stream that is being captured.
     unsafe { result::stream::end_capture(stream.cu_stream()) }.is_ok_and(|graph| !graph.is_null())
 }
 
-fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
+pub(crate) fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
     stream.begin_capture(mode).expect("a capture");
 }
 
 /// Reads the array on a stream of its own, ordered after the data.
-fn read(stage: &Stage, view: &CaiView) -> Vec<f32> {
+pub(crate) fn read(stage: &Stage, view: &CaiView) -> Vec<f32> {
     let reader = stage.context.new_stream().expect("a stream");
     let mut guard = view
         .typed::<f32>()
@@ -72,7 +72,7 @@ fn read(stage: &Stage, view: &CaiView) -> Vec<f32> {
         .expect("a copy")
 }
 
-fn rule<T>(answer: Result<T, Error>) -> Rule {
+pub(crate) fn rule<T>(answer: Result<T, Error>) -> Rule {
     match answer.map(drop) {
         Err(Error::Violation(refused)) => refused.rule(),
         other => panic!("{other:?}"),
@@ -108,6 +108,8 @@ macro_rules! copied {
         guard
     }};
 }
+
+pub(crate) use {copied, zeroed};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
@@ -167,220 +169,6 @@ fn a_writer_waits_for_the_reader_before_it(
         reads.clone_dtoh(&copy).expect("the copy"),
         [1.0, 2.0, 3.0, 4.0]
     );
-}
-
-/// Who reads an array whose producer names no stream, before it is written on another one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Reads {
-    Guard,
-    Copy,
-}
-
-const NO_STREAM: [Option<Stream>; 2] = [None, Some(Stream::None)];
-
-/// Without a stream of the producer's nothing comes back: a writer waits for the readers themselves.
-#[rstest]
-fn a_writer_waits_for_readers_that_come_back_to_no_stream(
-    #[values(Reads::Guard, Reads::Copy)] reads_by: Reads,
-    #[values(0, 1)] producer: usize,
-    #[values(false, true)] in_parts: bool,
-) {
-    let stage = Stage::new();
-    let reads = &stage.consumer;
-    let writers = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
-    let mut view = stage.array(Stream::None, NO_STREAM[producer], &[1]);
-    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
-    reads.synchronize().expect("zeros");
-    let held = gate(&stage.machine, reads);
-    let mut made = None;
-    if reads_by == Reads::Copy {
-        made = Some(view.copy_on(reads).expect("a copy"));
-    } else {
-        drop(copied!(view, reads, copy));
-    }
-    let opener = opened_later(held);
-    if in_parts {
-        let halves = view.typed_mut::<f32>().expect("floats").split(0, 2);
-        let (left, right) = halves.expect("halves");
-        for (half, writes) in [left, right].into_iter().zip(&writers) {
-            let mut guard = half.on(writes).expect("a guard");
-            writes
-                .memset_zeros(&mut guard.as_slice().expect("contiguous"))
-                .expect("zeros");
-        }
-    } else {
-        drop(zeroed!(view, &writers[0]));
-    }
-    for writes in &writers {
-        writes.synchronize().expect("written");
-    }
-    opener.join().expect("opened");
-    let found = match made {
-        Some(made) => read(&stage, &made),
-        None => reads.clone_dtoh(&copy).expect("the copy"),
-    };
-    assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
-}
-
-/// If the driver marks no stream and waits for none, the owner is kept for ever, and a writer's host waits.
-#[test]
-fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
-    let machine = machine();
-    let context = CudaContext::new(0).expect("device 0");
-    let [reads, writes] = &[0, 1].map(|_| context.new_stream().expect("a stream"));
-    let memory = Memory::new(&context, 16);
-    machine.sim.poke(memory.address, &[1; 16]).expect("ones");
-    let tensor = RawTensor::new(memory.address, Device::cuda(0), DType::F32, &[4]);
-    let descriptor = Descriptor::new(&tensor).expect("a tensor");
-    // SAFETY: elements of the memory, which stays to the end.
-    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
-    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
-    reads.synchronize().expect("zeros");
-    let held = gate(&machine, reads);
-    let guard = copied!(view, reads, copy);
-    for nth in 1..9 {
-        machine.sim.fault("cuStreamIsCapturing", nth, 999);
-    }
-    drop(guard);
-    machine.sim.clear_faults();
-    let opener = opened_later(held);
-    drop(zeroed!(view, writes));
-    writes.synchronize().expect("written");
-    opener.join().expect("opened");
-    assert_eq!(
-        reads.clone_dtoh(&copy).expect("the copy"),
-        [f32::from_bits(0x0101_0101); 4]
-    );
-}
-
-/// A capture cannot wait for readers outside of it: a writer there is refused until they are done. Those of another array
-/// are of no concern. The capture stays whole in every mode.
-#[rstest]
-fn a_captured_writer_is_refused_while_a_reader_is_at_work(#[values(0, 1, 2)] mode: usize) {
-    let stage = Stage::new();
-    let (reads, writes) = (&stage.consumer, &stage.producer);
-    let mut view = stage.array(Stream::None, None, &[1]);
-    let mut other = stage.array(Stream::None, None, &[1]);
-    let held = gate(&stage.machine, reads);
-    drop(
-        view.typed::<f32>()
-            .expect("floats")
-            .on(reads)
-            .expect("a guard"),
-    );
-    begin(writes, MODES[mode]);
-    let written = other.typed_mut::<f32>().expect("floats").on(writes);
-    drop(written.expect("nothing reads"));
-    assert_eq!(
-        rule(view.typed_mut::<f32>().expect("floats").on(writes)),
-        Rule::CaptureConsumer
-    );
-    held.open();
-    let late = Instant::now() + Duration::from_secs(10);
-    while let Err(refused) = view
-        .typed_mut::<f32>()
-        .expect("floats")
-        .on(writes)
-        .map(drop)
-    {
-        assert_eq!(rule::<()>(Err(refused)), Rule::CaptureConsumer);
-        assert!(Instant::now() < late, "it is done");
-        thread::yield_now();
-    }
-    assert!(is_whole(writes));
-}
-
-/// Nothing marks the work of a reader whose stream is captured as its guard ends: a writer is refused until that is done. What
-/// a graph reads is no such work.
-#[rstest]
-fn a_reader_whose_stream_is_captured_as_it_ends(#[values(false, true)] is_in_graph: bool) {
-    let stage = Stage::new();
-    let (reads, writes) = (&stage.consumer, &stage.producer);
-    let mut view = stage.array(Stream::None, None, &[1]);
-    let held = gate(&stage.machine, reads);
-    if is_in_graph {
-        begin(reads, RELAXED);
-    }
-    let guard = view.typed::<f32>().expect("floats").on(reads);
-    let guard = guard.expect("a guard");
-    if !is_in_graph {
-        begin(reads, RELAXED);
-    }
-    drop(guard);
-    let written = view
-        .typed_mut::<f32>()
-        .expect("floats")
-        .on(writes)
-        .map(drop);
-    match is_in_graph {
-        true => written.expect("nothing reads"),
-        false => assert_eq!(rule(written), Rule::CaptureConsumer),
-    }
-    assert!(is_whole(reads));
-    held.open();
-    let late = Instant::now() + Duration::from_secs(10);
-    while view.typed_mut::<f32>().expect("floats").on(writes).is_err() {
-        assert!(Instant::now() < late, "it is done");
-        thread::yield_now();
-    }
-}
-
-/// A guard that begins in one capture and ends in another has read outside of both: nothing marks that.
-#[test]
-fn a_reader_between_two_captures_is_not_overtaken() {
-    let stage = Stage::new();
-    let (reads, writes) = (&stage.consumer, &stage.producer);
-    let mut view = stage.array(Stream::None, None, &[1]);
-    begin(reads, RELAXED);
-    let guard = view.typed::<f32>().expect("floats").on(reads);
-    let guard = guard.expect("a guard");
-    assert!(is_whole(reads));
-    let held = gate(&stage.machine, reads);
-    begin(reads, RELAXED);
-    drop(guard);
-    let written = view.typed_mut::<f32>().expect("floats").on(writes);
-    assert_eq!(rule(written.map(drop)), Rule::CaptureConsumer);
-    assert!(is_whole(reads));
-    held.open();
-}
-
-/// A graph that reads pinned memory whose producer works on the captured stream is no work that a writer has to wait for.
-#[rstest]
-fn pinned_memory_in_one_capture(#[values(0, 1, 2)] mode: usize) {
-    let machine = machine();
-    let context = CudaContext::new(0).expect("device 0");
-    let producer = context.new_stream().expect("a stream");
-    context.bind_to_thread().expect("current");
-    // SAFETY: a context is current.
-    let host = unsafe { result::malloc_host(16, 0) }.expect("pinned memory");
-    let device = Device::new(DeviceType::CUDA_HOST, 0);
-    let tensor = RawTensor::new(host.addr() as u64, device, DType::F32, &[4]);
-    let descriptor = Descriptor::new(&tensor).expect("a tensor");
-    // SAFETY: elements of the memory, which stays to the end of the process.
-    let view = unsafe { CaiView::new(descriptor, stream(&producer), Owner::new(())) };
-    // SAFETY: the stream stays to the end.
-    let mut view = unsafe { view.with_producer(stream(&producer)) };
-    begin(&producer, MODES[mode]);
-    drop(
-        view.typed::<f32>()
-            .expect("floats")
-            .on(&producer)
-            .expect("a guard"),
-    );
-    drop(
-        view.typed_mut::<f32>()
-            .expect("floats")
-            .on(&producer)
-            .expect("a guard"),
-    );
-    drop(
-        view.typed_mut::<f32>()
-            .expect("floats")
-            .on(&producer)
-            .expect("a guard"),
-    );
-    assert!(is_whole(&producer));
-    drop(machine);
 }
 
 /// An edge in a graph orders nothing after the work from before the capture, also if the data needed no order at the entry:
@@ -750,4 +538,38 @@ fn an_error_that_is_noted_and_what_is_current() {
         second.bind_to_thread().expect("current");
     }
     assert!(stage.context.check_err().is_err());
+}
+
+/// One thread sets aside the error that cudarc has noted while another makes a guard: it is not told to that one.
+#[test]
+fn a_noted_error_refuses_no_guard_on_another_thread() {
+    let stage = Stage::new();
+    let (context, streams) = (&stage.context, [(); 2].map(|()| stage.context.new_stream()));
+    let default = context.per_thread_stream();
+    let other = stage.array(Stream::None, None, &[1]);
+    // SAFETY: a context is current.
+    let host = unsafe { result::malloc_host(16, 0) }.expect("pinned memory");
+    let device = Device::new(DeviceType::CUDA_HOST, 0);
+    let tensor = RawTensor::new(host.addr() as u64, device, DType::F32, &[4]);
+    let descriptor = Descriptor::new(&tensor).expect("a tensor");
+    // SAFETY: elements of the memory, which stays to the end of the process.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+    let is_over = AtomicBool::new(false);
+    note(context);
+    thread::scope(|scope| {
+        for stream in streams {
+            let (other, is_over) = (&other, &is_over);
+            scope.spawn(move || {
+                let stream = stream.expect("a stream");
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(other.typed::<f32>().expect("floats").on(&stream));
+                }
+            });
+        }
+        let refused =
+            (0..2000).find_map(|_| view.typed::<f32>().expect("floats").on(&default).err());
+        is_over.store(true, Ordering::Relaxed);
+        assert!(refused.is_none(), "{refused:?}");
+    });
+    assert!(context.check_err().is_err());
 }

@@ -24,6 +24,8 @@ mod cudarc_random_captures;
 #[cfg(feature = "cudarc")]
 mod cudarc_random_uses;
 #[cfg(feature = "cudarc")]
+mod cudarc_readers;
+#[cfg(feature = "cudarc")]
 mod cudarc_slices;
 #[cfg(feature = "cudarc")]
 mod cudarc_uses;

@@ -17,6 +17,7 @@ from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.ownership import native
 from conformance.tests.ownership.waiting import until
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, IDLE, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
@@ -243,6 +244,66 @@ def test_a_finaliser_on_the_thread_that_releases_breaks_no_capture(
     assert until(lambda: len(threads) == len(tensors))
     captures.end(track.a)
     assert threading.get_ident() not in threads
+
+
+#: The main thread waits in C, so that the call that the first release has scheduled is still to come once the driver is
+#: in use: by then there is a capture, and more to release.
+SCHEDULED_BEFORE = """
+import ctypes, sys, threading, weakref
+import cai_dlpack as cd
+from cai_conformance import Sim, abi
+from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.ownership import native
+from conformance.tests.ownership.waiting import until
+from conformance.tests.simulated.capture import GLOBAL, Captures
+from conformance.tests.simulated.machine import Machine
+
+machine = Machine(Sim())
+captures = Captures(machine)
+threads, is_over = [], ctypes.c_int(0)
+
+
+def tensor(array):
+    return abi.consume(cd.view(array, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+
+def freeing():
+    pointer = machine.device_memory(16)
+    array = Cai(interface(data=(pointer, False)))
+    weakref.finalize(array, lambda: (threads.append(threading.get_ident()), machine.free(pointer)))
+    return tensor(array)
+
+
+def other():
+    machine.set_current(0)
+    a, b = machine.stream(), machine.stream()
+    sys.setswitchinterval(1000)  # the main thread waits for the GIL until this one lets go of it
+    native.storm([tensor(cai())], gil=True)
+    later = [freeing() for _ in range(20)]
+    with cd.view(Cai(interface(data=(machine.device_memory(24), False), stream=a))).consume(b):
+        pass
+    captures.begin(a, GLOBAL)
+    is_over.value = 1
+    native.with_gil().sit(20_000)
+    native.storm(later, gil=True)
+    sys.setswitchinterval(0.005)
+    assert until(lambda: len(threads) == len(later))
+    captures.end(a)
+    print("whole")
+
+
+native.path()
+thread = threading.Thread(target=other)
+thread.start()
+native.without_gil().sit_until(ctypes.byref(is_over))
+thread.join()
+print(threads.count(threading.get_ident()), "on the main thread")
+"""
+
+
+def test_a_release_that_was_scheduled_before_the_driver_was_loaded() -> None:
+    found = on_the_simulator(SCHEDULED_BEFORE)
+    assert (found.returncode, found.stdout.split("\n")[:2]) == (0, ["whole", "0 on the main thread"]), found.stderr
 
 
 def test_a_loan_that_nothing_was_done_for_may_end_in_the_capture(

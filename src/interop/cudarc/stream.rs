@@ -1,11 +1,12 @@
 //! cudarc's streams as live streams and as the numbers of both protocols, and its errors as ours.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::in_context::{InContext, without_noted};
-use crate::driver::DriverError;
+use super::in_context::InContext;
+use crate::driver::{Context, DriverError};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -98,16 +99,17 @@ pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Vi
 /// # Errors
 /// `stream-device` for memory of another context; the driver's refusal.
 pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), Error> {
-    let (context, data) = (stream.context(), array.descriptor().data());
+    let own = NonZeroU64::new(stream.context().cu_ctx().addr() as u64).map(Context);
+    let data = array.descriptor().data();
     if array.is_shared_by_contexts() {
-        return Ok(without_noted(context, || context.bind_to_thread())?);
+        // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.
+        return Ok(with_driver(|driver| driver.set_current_context(own))?);
     }
     if data == 0 {
         return Ok(());
     }
-    let own = context.cu_ctx().addr() as u64;
     let info = with_driver(|driver| driver.pointer_info(data, false))?;
-    if info.context.is_some_and(|whose| whose.0.get() != own) {
+    if info.context.is_some_and(|whose| Some(whose) != own) {
         let found = "the default stream of another context than the memory's";
         let refused = Violation::new(Rule::StreamDevice, Field::Argument("stream"), found);
         return Err(refused.with_hint("make a stream with new_stream").into());

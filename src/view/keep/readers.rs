@@ -23,6 +23,9 @@ static READERS: Mutex<Readers> = Mutex::new(Readers {
 /// What to do about a reader whose stream was captured between its work and its end.
 const UNMARKED: &str = "a reader's stream was captured before its guard ended: end the guard first, or write once it is done";
 
+/// What the driver answers about an event that was recorded in a capture which has ended.
+const INVALID_VALUE: u32 = 1;
+
 struct Readers {
     /// By the owner whose memory they read ([`Owner::shared_payload`]).
     of: BTreeMap<usize, Vec<Reader>>,
@@ -157,12 +160,7 @@ pub(crate) fn writes_after(
         match &reader.work {
             Work::Marked(_, mark) => marks.extend(mark.upgrade()),
             Work::Lost(used) => lost.push((*used, reader.kept.clone())),
-            Work::Unmarked => {
-                let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));
-                return Err(Violation::new(rule, field, stream)
-                    .with_hint(UNMARKED)
-                    .into());
-            }
+            Work::Unmarked => return Err(unmarked(stream)),
         }
     }
     if !lost.is_empty() {
@@ -182,7 +180,14 @@ pub(crate) fn writes_after(
     // Nothing runs in a context that is gone.
     marks.retain(|mark| mark.has_context());
     match refuse_wait(stream, driver.capture(stream)?) {
-        None => Ok(marks.iter().try_for_each(|mark| mark.wait(stream))?),
+        None => marks
+            .iter()
+            .try_for_each(|mark| mark.wait(stream))
+            .map_err(|error| match error.code() {
+                // The mark is of a capture that began and ended after its stream was asked.
+                Some(INVALID_VALUE) => unmarked(stream),
+                _ => error.into(),
+            }),
         Some(refused) => {
             // A capture forbids to ask about events, but in this mode.
             let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
@@ -193,6 +198,12 @@ pub(crate) fn writes_after(
             }
         }
     }
+}
+
+fn unmarked(stream: Stream) -> Error {
+    Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), stream)
+        .with_hint(UNMARKED)
+        .into()
 }
 
 #[cfg(test)]

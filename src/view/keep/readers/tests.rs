@@ -124,6 +124,27 @@ fn a_writer_is_refused_while_a_reader_has_no_mark() {
     assert_eq!(waits(driver, &owner), 0);
 }
 
+/// A mark that a capture has recorded which has ended by then is none; another refusal of the driver's is told as such.
+#[test]
+fn a_mark_of_an_ended_capture_is_none() {
+    let (driver, owner) = (script(), owner());
+    let _mark = marked(driver, STREAM, &owner);
+    driver.fault("cuStreamWaitEvent", 0, INVALID_VALUE);
+    assert_eq!(
+        rule(writes_after(driver, WRITER, &owner)),
+        Rule::CaptureConsumer
+    );
+    driver
+        .without_faults()
+        .fault("cuStreamWaitEvent", 0, 2)
+        .take_calls();
+    let refused = writes_after(driver, WRITER, &owner).map_err(|error| error.to_string());
+    assert!(
+        refused.is_err_and(|told| told.contains("cuStreamWaitEvent")),
+        "the call's name"
+    );
+}
+
 /// Nothing is left of owners that nobody reads any more.
 #[test]
 fn readers_that_are_done_are_taken_out() {

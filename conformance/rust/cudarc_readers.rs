@@ -1,0 +1,399 @@
+//! Readers that come back to no stream of the producer's, as it names none or the driver has refused it: a writer on another
+//! stream comes after them, in whichever context and beside whichever captures; see `src/view/keep/readers.rs`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cai_dlpack::CaiView;
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, DeviceType};
+use cai_dlpack::protocol::dtype::DType;
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::Owner;
+use cudarc::driver::{CudaContext, CudaStream, result};
+use rstest::rstest;
+
+use crate::cudarc_guard::{Stage, stream};
+use crate::cudarc_orders::{Memory, another_context};
+use crate::cudarc_uses::{
+    MODES, RELAXED, begin, copied, gate, is_whole, opened_later, read, rule, zeroed,
+};
+use crate::simulator::{Machine, machine};
+
+/// Four floats that stay to the end of the test.
+fn array(address: u64, device: Device, ready: Stream) -> CaiView {
+    let tensor = RawTensor::new(address, device, DType::F32, &[4]);
+    let descriptor = Descriptor::new(&tensor).expect("a tensor");
+    // SAFETY: elements of memory that stays to the end; so does the stream.
+    unsafe { CaiView::new(descriptor, ready, Owner::new(())) }
+}
+
+/// Pinned memory, which every context reaches, and an array of it. It stays to the end of the process.
+fn pinned(context: &CudaContext, ready: Stream) -> (u64, CaiView) {
+    context.bind_to_thread().expect("current");
+    // SAFETY: a context is current.
+    let host = unsafe { result::malloc_host(16, 0) }.expect("pinned memory");
+    let address = host.addr() as u64;
+    let device = Device::new(DeviceType::CUDA_HOST, 0);
+    (address, array(address, device, ready))
+}
+
+/// Copies what a guard lends to the memory, on the guard's stream.
+fn copy(target: &Memory, from: u64, stream: &CudaStream) {
+    // SAFETY: 16 bytes on either side, which stay until the test has waited for the stream.
+    unsafe { result::memcpy_dtod_async(target.address, from, 16, stream.cu_stream()) }
+        .expect("a copy");
+}
+
+/// Has the driver tell nothing of the stream at the end of a guard.
+fn lost<T>(machine: &Machine, guard: T) {
+    for nth in 1..9 {
+        machine.sim.fault("cuStreamIsCapturing", nth, 999);
+    }
+    drop(guard);
+    machine.sim.clear_faults();
+}
+
+/// Who reads an array whose producer names no stream, before it is written on another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reads {
+    Guard,
+    Copy,
+}
+
+const NO_STREAM: [Option<Stream>; 2] = [None, Some(Stream::None)];
+
+/// Without a stream of the producer's nothing comes back: a writer waits for the readers themselves.
+#[rstest]
+fn a_writer_waits_for_readers_that_come_back_to_no_stream(
+    #[values(Reads::Guard, Reads::Copy)] reads_by: Reads,
+    #[values(0, 1)] producer: usize,
+    #[values(false, true)] in_parts: bool,
+) {
+    let stage = Stage::new();
+    let reads = &stage.consumer;
+    let writers = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(Stream::None, NO_STREAM[producer], &[1]);
+    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
+    reads.synchronize().expect("zeros");
+    let held = gate(&stage.machine, reads);
+    let mut made = None;
+    if reads_by == Reads::Copy {
+        made = Some(view.copy_on(reads).expect("a copy"));
+    } else {
+        drop(copied!(view, reads, copy));
+    }
+    let opener = opened_later(held);
+    if in_parts {
+        let halves = view.typed_mut::<f32>().expect("floats").split(0, 2);
+        let (left, right) = halves.expect("halves");
+        for (half, writes) in [left, right].into_iter().zip(&writers) {
+            let mut guard = half.on(writes).expect("a guard");
+            writes
+                .memset_zeros(&mut guard.as_slice().expect("contiguous"))
+                .expect("zeros");
+        }
+    } else {
+        drop(zeroed!(view, &writers[0]));
+    }
+    for writes in &writers {
+        writes.synchronize().expect("written");
+    }
+    opener.join().expect("opened");
+    let found = match made {
+        Some(made) => read(&stage, &made),
+        None => reads.clone_dtoh(&copy).expect("the copy"),
+    };
+    assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// If the driver marks no stream and waits for none, the owner is kept for ever, and a writer's host waits.
+#[test]
+fn a_writer_waits_for_a_reader_of_which_nothing_is_known() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let [reads, writes] = &[0, 1].map(|_| context.new_stream().expect("a stream"));
+    let memory = Memory::new(&context, 16);
+    machine.sim.poke(memory.address, &[1; 16]).expect("ones");
+    let mut view = array(memory.address, Device::cuda(0), Stream::None);
+    let mut copy = reads.alloc_zeros::<f32>(4).expect("memory");
+    reads.synchronize().expect("zeros");
+    let held = gate(&machine, reads);
+    let guard = copied!(view, reads, copy);
+    lost(&machine, guard);
+    let opener = opened_later(held);
+    drop(zeroed!(view, writes));
+    writes.synchronize().expect("written");
+    opener.join().expect("opened");
+    assert_eq!(
+        reads.clone_dtoh(&copy).expect("the copy"),
+        [f32::from_bits(0x0101_0101); 4]
+    );
+}
+
+/// A capture cannot wait for readers outside of it: a writer there is refused until they are done. Those of another array
+/// are of no concern. The capture stays whole in every mode.
+#[rstest]
+fn a_captured_writer_is_refused_while_a_reader_is_at_work(#[values(0, 1, 2)] mode: usize) {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let mut other = stage.array(Stream::None, None, &[1]);
+    let held = gate(&stage.machine, reads);
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(reads)
+            .expect("a guard"),
+    );
+    begin(writes, MODES[mode]);
+    let written = other.typed_mut::<f32>().expect("floats").on(writes);
+    drop(written.expect("nothing reads"));
+    assert_eq!(
+        rule(view.typed_mut::<f32>().expect("floats").on(writes)),
+        Rule::CaptureConsumer
+    );
+    held.open();
+    let late = Instant::now() + Duration::from_secs(10);
+    while let Err(refused) = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(writes)
+        .map(drop)
+    {
+        assert_eq!(rule::<()>(Err(refused)), Rule::CaptureConsumer);
+        assert!(Instant::now() < late, "it is done");
+        thread::yield_now();
+    }
+    assert!(is_whole(writes));
+}
+
+/// Nothing marks the work of a reader whose stream is captured as its guard ends: a writer is refused until that is done. What
+/// a graph reads is no such work.
+#[rstest]
+fn a_reader_whose_stream_is_captured_as_it_ends(#[values(false, true)] is_in_graph: bool) {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let held = gate(&stage.machine, reads);
+    if is_in_graph {
+        begin(reads, RELAXED);
+    }
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard");
+    if !is_in_graph {
+        begin(reads, RELAXED);
+    }
+    drop(guard);
+    let written = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(writes)
+        .map(drop);
+    match is_in_graph {
+        true => written.expect("nothing reads"),
+        false => assert_eq!(rule(written), Rule::CaptureConsumer),
+    }
+    assert!(is_whole(reads));
+    held.open();
+    let late = Instant::now() + Duration::from_secs(10);
+    while view.typed_mut::<f32>().expect("floats").on(writes).is_err() {
+        assert!(Instant::now() < late, "it is done");
+        thread::yield_now();
+    }
+}
+
+/// A guard that begins in one capture and ends in another has read outside of both: nothing marks that.
+#[test]
+fn a_reader_between_two_captures_is_not_overtaken() {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    begin(reads, RELAXED);
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard");
+    assert!(is_whole(reads));
+    let held = gate(&stage.machine, reads);
+    begin(reads, RELAXED);
+    drop(guard);
+    let written = view.typed_mut::<f32>().expect("floats").on(writes);
+    assert_eq!(rule(written.map(drop)), Rule::CaptureConsumer);
+    assert!(is_whole(reads));
+    held.open();
+}
+
+/// A graph that reads pinned memory whose producer works on the captured stream is no work that a writer has to wait for.
+#[rstest]
+fn pinned_memory_in_one_capture(#[values(0, 1, 2)] mode: usize) {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let producer = context.new_stream().expect("a stream");
+    let (_, view) = pinned(&context, stream(&producer));
+    // SAFETY: the stream stays to the end.
+    let mut view = unsafe { view.with_producer(stream(&producer)) };
+    begin(&producer, MODES[mode]);
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    drop(
+        view.typed_mut::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    drop(
+        view.typed_mut::<f32>()
+            .expect("floats")
+            .on(&producer)
+            .expect("a guard"),
+    );
+    assert!(is_whole(&producer));
+    drop(machine);
+}
+
+/// The legacy stream works on beside captures of others, in which it is none: what it reads is outside of both.
+#[rstest]
+fn a_reader_on_the_legacy_stream_beside_two_captures(#[values(0, 1, 2)] mode: usize) {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.context.default_stream(), &stage.producer);
+    let target = Memory::new(&stage.context, 16);
+    let mut view = stage.array(Stream::None, None, &[1]);
+    // cudarc's own wait for no other.
+    let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
+    // SAFETY: a stream that is captured by this test alone.
+    let begin = || unsafe { result::stream::begin_capture(blocking, MODES[mode]) }.expect("begun");
+    // SAFETY: the same.
+    let end =
+        || unsafe { result::stream::end_capture(blocking) }.is_ok_and(|graph| !graph.is_null());
+    let held = gate(&stage.machine, reads);
+    begin();
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard beside a capture");
+    assert!(end());
+    copy(&target, *guard.device_ptr(), reads);
+    begin();
+    drop(guard);
+    let written = view.typed_mut::<f32>().expect("floats").on(writes);
+    assert_eq!(rule(written.map(drop)), Rule::CaptureConsumer);
+    assert!(end());
+    held.open();
+    reads.synchronize().expect("read");
+}
+
+/// Where nothing is known of a reader it may be in any context: a writer's host waits for all of them.
+#[rstest]
+fn a_reader_of_another_context_of_which_nothing_is_known(
+    #[values(false, true)] is_other_device: bool,
+) {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let second = match is_other_device {
+        true => CudaContext::new(1).expect("device 1"),
+        false => another_context(),
+    };
+    let (address, mut view) = pinned(&primary, Stream::None);
+    machine.sim.poke(address, &[1; 16]).expect("ones");
+    let target = Memory::new(&second, 16);
+    let (reads, writes) = (second.new_stream(), primary.new_stream());
+    let (reads, writes) = (reads.expect("a stream"), writes.expect("a stream"));
+    second.bind_to_thread().expect("current");
+    let held = gate(&machine, &reads);
+    let guard = view.typed::<f32>().expect("floats").on(&reads);
+    let guard = guard.expect("a guard");
+    copy(&target, *guard.device_ptr(), &reads);
+    lost(&machine, guard);
+    let opener = opened_later(held);
+    primary.bind_to_thread().expect("current");
+    drop(zeroed!(view, &writes));
+    writes.synchronize().expect("written");
+    opener.join().expect("opened");
+    reads.synchronize().expect("read");
+    let found = machine.sim.peek(target.address, 16).expect("bytes");
+    assert_eq!(found, [1; 16]);
+}
+
+/// With a context goes what runs there: nothing is left for a writer to wait for.
+#[rstest]
+fn a_reader_whose_context_is_gone(#[values(false, true)] is_pending: bool) {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let writes = primary.new_stream().expect("a stream");
+    // The keeper has asked about the mark by then, or not.
+    for _ in 0..20 {
+        let (_, mut view) = pinned(&primary, Stream::None);
+        let second = CudaContext::new_non_primary(0, 0).expect("a context");
+        let target = Memory::new(&second, 16);
+        let reads = second.new_stream().expect("a stream");
+        let guard = view.typed::<f32>().expect("floats").on(&reads);
+        let guard = guard.expect("a guard");
+        if is_pending {
+            copy(&target, *guard.device_ptr(), &reads);
+        }
+        drop(guard);
+        drop((reads, target, second));
+        primary.bind_to_thread().expect("current");
+        drop(zeroed!(view, &writes));
+    }
+    drop(machine);
+}
+
+/// Another thread may note a reader as the process is forked: the child does not wait for what that thread has locked.
+#[test]
+fn a_forked_child_ends_a_guard() {
+    let stage = Stage::new();
+    let view = stage.array(Stream::None, None, &[1]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let other = stage.array(Stream::None, None, &[1]);
+            let streams = [(); 64].map(|()| stage.context.new_stream().expect("a stream"));
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    for stream in &streams {
+                        drop(other.typed::<f32>().expect("floats").on(stream));
+                    }
+                }
+            });
+        }
+        for _ in 0..FORKS {
+            let guard = view.typed::<f32>().expect("floats").on(&stage.consumer);
+            // SAFETY: the child drops a guard, which is what is tried, and exits.
+            let child = unsafe { libc::fork() };
+            drop(guard);
+            if child == 0 {
+                // SAFETY: nothing of the parent's runs in it.
+                unsafe { libc::_exit(0) };
+            }
+            let is_ended = ended(child);
+            if !is_ended {
+                // SAFETY: a child of this process that has not been waited for.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert!(is_ended, "the child waits");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// One child in some hundreds waits if it takes the lock.
+const FORKS: usize = 1000;
+
+/// Waits for a child for three seconds.
+fn ended(child: libc::pid_t) -> bool {
+    let late = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < late {
+        // SAFETY: a child of this process; null is "no status".
+        if unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) } == child {
+            return true;
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    false
+}
