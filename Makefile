@@ -361,7 +361,7 @@ miri:
 MUTANTS_TOOLS := $(abspath $(TARGET))/mutants-tools
 mutants: $(MUTANTS_TOOLS)/bin/cargo-mutants $(VENV)/.package simulator
 	PATH="$(MUTANTS_TOOLS)/bin:$$PATH" $(KIT) $(BIN)/python -m conformance.soak.mutants $(if $(UNDER),--under $(UNDER)) \
-	    $(if $(filter command,$(firstword $(origin MINUTES))),--minutes $(MINUTES))
+	    $(if $(filter command,$(firstword $(origin MINUTES))),--minutes $(MINUTES)) $(if $(SURVIVORS),--survivors)
 
 $(MUTANTS_TOOLS)/bin/cargo-mutants:
 	cargo install cargo-mutants --version 27.1.0 --locked --root $(MUTANTS_TOOLS)

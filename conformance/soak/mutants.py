@@ -2,6 +2,7 @@
 
     python -m conformance.soak.mutants                      the files that have no result as they are
     python -m conformance.soak.mutants --again              every file
+    python -m conformance.soak.mutants --survivors          survivors of files that have a result, after new tests
     python -m conformance.soak.mutants --minutes 30         begins no other build after this long
     python -m conformance.soak.mutants --under src/view/    files whose path begins so
 
@@ -11,7 +12,8 @@ does not compile so is left out and counted: a mutant that no build admits, or o
 
 Each test is run once by itself, without a mutant, and notes which ones it reaches (`reached.py`). A mutant is given to
 the Rust tests that reach it, the shortest first, and one that these leave alive to the Python tests that do, for as
-long as `LONGEST` allows. A test that fails twice kills it, or the end of the process, or a time-out.
+long as `LONGEST` allows, first to those whose file is named like the mutant's. A test that fails twice kills it, or the
+end of the process, or a time-out.
 
 What is known of a file's mutants is kept in conformance/results/mutants.json when the tests of a build have run, with a
 digest of the file: a run that was ended goes on where it stood. Why a survivor is left alive stands in
@@ -172,6 +174,7 @@ class Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--under", default="src/")
     asked = parser.parse_args()
@@ -191,6 +194,15 @@ def main() -> int:
             results[file] = of_rust(file, {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
         keep(results, by_file)
     alive = {file: survivors(results[file], by_file[file]) for file in files if is_right(file, results.get(file))}
+    again = {file: those for file, those in alive.items() if file not in missing} if asked.survivors else {}
+    for build in builds(again):
+        if time.monotonic() > end:
+            break
+        verdicts = given(Rust(build))
+        for file in {mutant.file for mutant in build}:
+            add_rust(results[file], {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
+            alive[file] = survivors(results[file], by_file[file])
+        keep(results, by_file)
     for build in builds({file: those for file, those in alive.items() if not results[file].is_given_to_python}):
         if time.monotonic() > end:
             break
@@ -219,6 +231,13 @@ def of_rust(file: str, verdicts: dict[Mutant, Verdict]) -> Result:
     survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
     killed = {Rust.kind: len(verdicts) - len(survivors)}
     return Result(digest(file), today(), commit(), len(verdicts), killed, not survivors, survivors)
+
+
+def add_rust(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
+    """Takes out what the Rust tests kill now. Python's are asked again about the others."""
+    result.survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
+    result.killed[Rust.kind] += len(verdicts) - len(result.survivors)
+    result.date, result.commit, result.is_given_to_python = today(), commit(), not result.survivors
 
 
 def add_python(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
@@ -505,17 +524,28 @@ class Python(Tests):
         return failing(PYTEST, some, mutant, ROOT) if some else None
 
     def _chosen(self, mutant: Mutant) -> list[Record]:
-        """Returns tests that reach a mutant: the shortest of each file in turn, as long as `LONGEST` allows."""
+        """Returns tests that reach a mutant, as long as `LONGEST` allows: those of the files that are named like its
+        own, then the shortest of each other file in turn."""
         by_file: dict[str, list[Record]] = defaultdict(list)
         for record in reached.by(self._records, mutant.number):
             by_file[record.test.partition("::")[0]].append(record)
-        turns = [each for turn in zip_longest(*by_file.values()) for each in turn if each]
+        file, folder = words(Path(mutant.file).stem), words(Path(mutant.file).parent.name)
+        alike = sorted(
+            by_file, key=lambda test: (-len(words(test) & file), sum(each.seconds for each in by_file[test]))
+        )
+        turns = [record for test in alike if words(test) & (file | folder) for record in by_file.pop(test)]
+        turns += [each for turn in zip_longest(*by_file.values()) for each in turn if each]
         sums = accumulate(record.seconds for record in turns)
         return [record for record, seconds in zip(turns, sums, strict=True) if seconds < LONGEST]
 
     def count(self, mutant: Mutant) -> str:
         reaching = len(reached.by(self._records, mutant.number))
         return f"{reaching} Python tests, of which it was given to {len(self._chosen(mutant))}"
+
+
+def words(path: str) -> set[str]:
+    """Returns the words of a file's name that tell what it is about."""
+    return set(re.findall(r"[a-z]+", Path(path).name)) - {"test", "py", "mod"}
 
 
 def emptied(folder: Path) -> None:

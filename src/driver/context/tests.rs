@@ -3,7 +3,7 @@
 use rstest::{fixture, rstest};
 
 use super::*;
-use crate::driver::script::Script;
+use crate::driver::script::{Script, context};
 
 const ARRAY: u64 = 0x7000;
 const CONTEXT_A: u64 = 0xa;
@@ -138,4 +138,59 @@ fn memory_of_a_pool_is_not_asked_about_twice(script: Script) {
     let home = Home::find(&script, &place, Defaults::OfPrimary, None).expect("the primary context");
     assert_eq!(home.context.0.get(), PRIMARY);
     assert_eq!(script.count("cuPointerGetAttributes"), 0);
+}
+
+/// Of memory for any device that is named as device 0's, too: its own context is no answer.
+#[rstest]
+fn memory_of_another_device_is_not_of_the_one_that_it_is_named_as(script: Script) {
+    script.device_memory(ARRAY, 64, 1, CONTEXT_B);
+    let memory = ContextGuard::of_memory(&script, &Place::cuda(0, ARRAY)).expect("a context");
+    assert_eq!(script.current_now(), PRIMARY);
+    drop(memory);
+}
+
+/// A thread without a context is answered in any that is active, but not about memory of a device that is not known.
+#[rstest]
+fn where_the_device_is_not_known_a_bare_stream_alone_is_of_any(script: Script) {
+    let active = |place| Home::active(&script, &place, -1).map(|home| home.context.0.get());
+    assert_eq!(active(Place::of_current()).ok(), Some(PRIMARY));
+    let refused = active(Place::cuda(-1, ARRAY)).map_err(|error| error.code());
+    assert_eq!(refused, Err(Some(INVALID_CONTEXT)));
+}
+
+#[rstest]
+fn the_context_that_was_current_is_told_while_another_is(script: Script) {
+    script.current(CONTEXT_B);
+    let guard = ContextGuard::of_memory(&script, &Place::cuda(0, ARRAY)).expect("a context");
+    let told =
+        [guard.original(), guard.current()].map(|found| found.map(|context| context.0.get()));
+    assert_eq!(told, [Some(CONTEXT_B), Some(CONTEXT_A)]);
+}
+
+/// The driver tells of the context that is kept once, and of another one when it is asked.
+#[rstest]
+fn the_identity_of_a_kept_context_is_asked_for_once(script: Script) {
+    let identity = |handle: u64| script.context_id(context(handle));
+    let expected = [PRIMARY, CONTEXT_A].map(|handle| identity(handle).expect("an identity"));
+    assert_ne!(expected[0], expected[1]);
+    let guard = ContextGuard::of_device(&script, 0).expect("the primary context");
+    let kept = Home::primary(&script, 0).and_then(|home| home.identified(&script));
+    let (mut guard, kept) = (guard, kept.expect("an identity"));
+    let contexts = [guard.keep(kept), context(CONTEXT_A)];
+    script.take_calls();
+    for (context, expected) in contexts.into_iter().zip(expected) {
+        assert_eq!(guard.id_of(context).ok(), Some(expected));
+    }
+    assert_eq!(script.count("cuCtxGetId"), 1);
+}
+
+#[test]
+fn each_device_has_one_primary_context() {
+    let (known, script) = (Primaries::new(), Script::new());
+    let id = script.context_id(context(PRIMARY)).expect("an identity");
+    for (ordinal, handle) in [(0, CONTEXT_A), (1, CONTEXT_B), (0, PRIMARY)] {
+        known.put(ordinal, context(handle), id);
+    }
+    let found = [0, 1, 2].map(|ordinal| known.get(ordinal).map(|(context, _)| context.0.get()));
+    assert_eq!(found, [Some(PRIMARY), Some(CONTEXT_B), None]);
 }

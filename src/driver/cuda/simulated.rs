@@ -16,7 +16,7 @@ use crate::protocol::rule::Rule;
 use crate::protocol::stream::{Capture, Reason, Request, Stream, SyncPolicy};
 
 /// How many tests are below: one that is not found is not silently left out.
-const CASES: usize = 18;
+const CASES: usize = 20;
 /// How many of them choose the order of work themselves, which only the lazy schedule lets them.
 const ENUMERATED: usize = 2;
 
@@ -631,4 +631,27 @@ fn a_matrix_upside_down_is_copied_row_major() {
     unsafe { world.driver.free(from) }.expect("a free");
     // SAFETY: its own allocation, which nothing uses any more.
     unsafe { world.driver.free(to) }.expect("a free");
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn each_stream_has_a_number_of_its_own() {
+    let world = World::new();
+    let numbers =
+        [world.a, world.c, world.a].map(|stream| world.driver.stream_id(stream).expect("a number"));
+    assert_eq!(numbers[0], numbers[2]);
+    assert_ne!(numbers[0], numbers[1]);
+}
+
+/// The last release ends a primary context.
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn what_is_retained_is_given_back() {
+    let driver = simulator();
+    let is_active = || driver.primary_context_active(1).expect("an answer");
+    let before = is_active();
+    driver.primary_context_retain(1).expect("a context");
+    assert!(is_active());
+    driver.primary_context_release(1).expect("given back");
+    assert_eq!(is_active(), before);
 }

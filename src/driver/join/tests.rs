@@ -221,3 +221,102 @@ fn default_streams_of_primary_contexts_are_one_for_each_device(script: Script) {
         assert_eq!(join(&script, &joined, A1).ok(), Some(events), "{other:?}");
     }
 }
+
+/// Without a wait, or for the stream itself, the driver is not asked: nor for the GIL to be let go.
+#[rstest]
+fn what_needs_no_driver() {
+    let (legacy, none) = (Stream::LegacyDefault, Stream::None);
+    let needs = |joined: &Joined, on| joined.needs_driver(on);
+    assert!(!needs(&Joined::default(), A1));
+    for (streams, on, expected) in [
+        (&[(none, PLACE)][..], A1, false),
+        (&[(A1, PLACE)], A1, false),
+        (&[(A1, PLACE)], A2, true),
+        (&[(none, PLACE), (none, THERE)], legacy, false),
+        (&[(legacy, PLACE)], legacy, false),
+        (&[(legacy, PLACE), (none, THERE)], legacy, true),
+    ] {
+        assert_eq!(needs(&arrays(streams), on), expected, "{streams:?} {on}");
+    }
+}
+
+/// An array that is ready says whose a default stream is, if it has memory of a device.
+#[rstest]
+fn arrays_that_say_whose_a_default_stream_is() {
+    let none = Stream::None;
+    let host = Place {
+        platform: Platform::Host,
+        ..PLACE
+    };
+    let joined = arrays(&[(none, host), (none, Place::cuda(0, 0)), (none, PLACE)]);
+    let places: Vec<_> = joined
+        .arrays
+        .iter()
+        .map(|place| (place.platform, place.pointer))
+        .collect();
+    assert_eq!(places, [(Platform::Cuda, PLACE.pointer)]);
+}
+
+/// A bare per-thread stream is this thread's: that of an array of another thread is another one.
+#[rstest]
+fn a_bare_stream_of_the_thread_is_its_own(script: Script) {
+    let per_thread = Stream::PerThreadDefault;
+    let other = thread::spawn(|| thread::current().id())
+        .join()
+        .expect("an id");
+    for (of, events) in [(thread::current().id(), 1), (other, 2)] {
+        let place = Place {
+            ready: Defaults::Of(context(CONTEXT_A)),
+            thread: Some(of),
+            ..PLACE
+        };
+        let mut joined = arrays(&[(per_thread, place)]);
+        joined.stream(per_thread);
+        let found = distinct(&script, &joined, A1, None, &mut Vec::new()).map(|those| those.len());
+        assert_eq!(found.ok(), Some(events));
+    }
+}
+
+/// If no array says whose the waiting default stream is, it is the current context's, and not the primary one's.
+#[rstest]
+fn a_default_stream_without_arrays_is_the_current_contexts(script: Script) {
+    script.primary(0, CONTEXT_B);
+    let mut joined = Joined::default();
+    joined.stream(A1);
+    assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(1));
+    let calls = script.calls();
+    assert!(
+        !calls.iter().any(|call| call.starts_with("cuCtxSetCurrent")),
+        "{calls:?}"
+    );
+}
+
+/// Streams that are told apart by their numbers or their threads are not asked about.
+#[rstest]
+fn the_driver_is_asked_about_default_streams_that_may_be_one(script: Script) {
+    let (legacy, none) = (Stream::LegacyDefault, Stream::None);
+    let asked = |streams: &[(Stream, Place)], on| {
+        script.take_calls();
+        let found = distinct(&script, &arrays(streams), on, None, &mut Vec::new());
+        (
+            found.expect("streams").len(),
+            script.count("cuPointerGetAttributes"),
+        )
+    };
+    script.device_memory(0x7010, 16, 0, CONTEXT_A);
+    let beside = Place::cuda(0, 0x7010);
+    let known = Place {
+        ready: Defaults::Of(context(CONTEXT_A)),
+        ..beside
+    };
+    assert_eq!(asked(&[(legacy, PLACE), (legacy, beside)], A1), (1, 2));
+    assert_eq!(asked(&[(legacy, PLACE), (legacy, known)], A1), (1, 1));
+    assert_eq!(
+        asked(&[(A1, PLACE), (A2, beside), (none, beside)], B1),
+        (2, 0)
+    );
+    assert_eq!(
+        asked(&[(legacy, PLACE), (legacy, beside), (A2, beside)], A1),
+        (2, 2)
+    );
+}

@@ -1154,3 +1154,17 @@ fn the_pointer_query_is_one_call_with_and_without_bounds(script: Script) {
     assert_eq!(info.range, Some((ARRAY, 64)));
     assert_eq!(script.calls().len(), 2);
 }
+
+/// What a graph is to do has not been done, and nothing is nothing.
+#[test]
+fn what_was_done_at_once() {
+    for (done, is_eager) in [
+        (Done::Nothing(Reason::SameStream), false),
+        (Done::Event(Reason::SameCapture), false),
+        (Done::Event(Reason::ForkFromCapture), false),
+        (Done::Event(Reason::DifferentStreams), true),
+        (Done::HostWait(Reason::HostReads), true),
+    ] {
+        assert_eq!(done.is_eager(), is_eager, "{done:?}");
+    }
+}
