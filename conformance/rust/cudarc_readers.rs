@@ -2,6 +2,7 @@
 //! stream comes after them, in whichever context and beside whichever captures; see `src/view/keep/readers.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use crate::cudarc_orders::{Memory, another_context};
 use crate::cudarc_uses::{
     MODES, RELAXED, begin, copied, gate, is_whole, opened_later, read, rule, zeroed,
 };
-use crate::simulator::{Machine, machine};
+use crate::simulator::{Gate, Machine, machine, number};
 
 /// Four floats that stay to the end of the test.
 fn array(address: u64, device: Device, ready: Stream) -> CaiView {
@@ -396,4 +397,168 @@ fn ended(child: libc::pid_t) -> bool {
         thread::sleep(Duration::from_micros(100));
     }
     false
+}
+
+/// Threads record their marks on one stream in one order, and note them in another.
+#[test]
+fn readers_of_several_threads_on_one_stream() {
+    let stage = Stage::new();
+    let (reads, writes) = (&stage.consumer, &stage.producer);
+    let memory = Memory::new(&stage.context, 16);
+    let targets = [(); 4].map(|()| Memory::new(&stage.context, 16));
+    for _ in 0..200 {
+        stage
+            .machine
+            .sim
+            .poke(memory.address, &[1; 16])
+            .expect("ones");
+        let mut view = array(memory.address, Device::cuda(0), Stream::None);
+        let (barrier, gates) = (Barrier::new(targets.len()), Mutex::default());
+        thread::scope(|scope| {
+            for target in &targets {
+                let (view, barrier, gates, machine) = (&view, &barrier, &gates, &stage.machine);
+                scope.spawn(move || {
+                    let guard = view.typed::<f32>().expect("floats").on(reads);
+                    let guard = guard.expect("a guard");
+                    reads.context().bind_to_thread().expect("current");
+                    barrier.wait();
+                    {
+                        let mut gates: MutexGuard<'_, Vec<_>> = gates.lock().expect("no panic");
+                        gates.push(gate(machine, reads));
+                        copy(target, *guard.device_ptr(), reads);
+                    }
+                    drop(guard);
+                });
+            }
+        });
+        drop(zeroed!(view, writes));
+        let mut gates = gates.into_inner().expect("no panic");
+        let last = gates.pop().expect("four");
+        gates.iter().for_each(Gate::open);
+        let late = Instant::now() + Duration::from_millis(2);
+        while Instant::now() < late {
+            assert_eq!(
+                stage.machine.sim.peek(memory.address, 16).expect("bytes"),
+                [1; 16]
+            );
+        }
+        last.open();
+        writes.synchronize().expect("written");
+        for target in &targets {
+            assert_eq!(
+                stage.machine.sim.peek(target.address, 16).expect("bytes"),
+                [1; 16]
+            );
+        }
+    }
+}
+
+/// A graph's edge to the producer orders nothing of what was read between that capture and the one before it.
+#[test]
+fn a_reader_that_ends_in_another_capture_of_the_producers() {
+    let stage = Stage::new();
+    let (reads, producer) = (&stage.consumer, &stage.producer);
+    let target = Memory::new(&stage.context, 16);
+    let mut view = stage.array(stream(producer), Some(stream(producer)), &[1]);
+    let captured = || {
+        begin(reads, RELAXED);
+        producer.join(reads).expect("forked");
+    };
+    let end = || {
+        reads.join(producer).expect("joined");
+        assert!(is_whole(reads));
+    };
+    let held = gate(&stage.machine, reads);
+    captured();
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    let guard = guard.expect("a guard");
+    end();
+    copy(&target, *guard.device_ptr(), reads);
+    captured();
+    assert_eq!(rule(guard.finish()), Rule::CaptureConsumer);
+    end();
+    let written = view.typed_mut::<f32>().expect("floats").on(producer);
+    assert_eq!(rule(written.map(drop)), Rule::CaptureConsumer);
+    held.open();
+    reads.synchronize().expect("read");
+}
+
+/// Where the driver does not even make the reader's context current, that is the one that a writer waits for.
+#[rstest]
+fn a_reader_whose_context_could_not_be_made_current(
+    #[values(false, true)] has_current: bool,
+    #[values(false, true)] is_of_own: bool,
+) {
+    let machine = machine();
+    let (primary, other) = (CudaContext::new(0), CudaContext::new(1));
+    let (primary, other) = (primary.expect("device 0"), other.expect("device 1"));
+    let own = another_context();
+    let (memory, target) = (Memory::new(&primary, 16), Memory::new(&own, 16));
+    let reads = own.new_stream().expect("a stream");
+    let writes = match is_of_own {
+        true => own.new_stream(),
+        false => primary.new_stream(),
+    };
+    let writes = writes.expect("a stream");
+    for nth in 1..5 {
+        machine.sim.poke(memory.address, &[1; 16]).expect("ones");
+        let mut view = array(memory.address, Device::cuda(0), Stream::None);
+        own.bind_to_thread().expect("current");
+        let held = gate(&machine, &reads);
+        let guard = view.typed::<f32>().expect("floats").on(&reads);
+        let guard = guard.expect("a guard");
+        copy(&target, *guard.device_ptr(), &reads);
+        match has_current {
+            true => other.bind_to_thread().expect("current"),
+            // SAFETY: no context.
+            false => unsafe { result::ctx::set_current(std::ptr::null_mut()) }.expect("none"),
+        }
+        for refused in [nth, nth + 1] {
+            machine.sim.fault("cuCtxSetCurrent", refused, 999);
+        }
+        let opener = opened_later(held);
+        drop(guard);
+        machine.sim.clear_faults();
+        // What is current was left so by the refusals; cudarc may have noted one.
+        let _ = own.check_err();
+        writes.context().bind_to_thread().expect("current");
+        drop(zeroed!(view, &writes));
+        writes.synchronize().expect("written");
+        opener.join().expect("opened");
+        reads.synchronize().expect("read");
+        let found = machine.sim.peek(target.address, 16).expect("bytes");
+        assert_eq!(found, [1; 16], "refused: {nth}");
+    }
+}
+
+/// A writer that is refused leaves its stream as it was: that waits for nothing.
+#[test]
+fn a_refused_writer_waits_for_nothing() {
+    let stage = Stage::new();
+    let (reads, producer) = (&stage.consumer, &stage.producer);
+    let [ready, writes] = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(stream(&ready), Some(stream(producer)), &[1]);
+    let guard = view.typed::<f32>().expect("floats").on(reads);
+    begin(reads, RELAXED);
+    assert_eq!(
+        rule(guard.expect("a guard").finish()),
+        Rule::CaptureProducer
+    );
+    assert!(is_whole(reads));
+    let busy = gate(&stage.machine, reads);
+    let held = gate(&stage.machine, producer);
+    stage.machine.sim.clear();
+    if let Err(refused) = view
+        .typed_mut::<f32>()
+        .expect("floats")
+        .on(&writes)
+        .map(drop)
+    {
+        assert_eq!(rule::<()>(Err(refused)), Rule::CaptureConsumer);
+        let waits = stage.machine.orders();
+        let waits = waits.iter().filter(|(_, at)| *at == number(&writes));
+        assert_eq!(waits.count(), 0, "it waits for the producer");
+    }
+    busy.open();
+    held.open();
 }

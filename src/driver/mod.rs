@@ -70,7 +70,7 @@ pub(crate) use order::{Back, Done, begin, needed, order, order_within, refused, 
 pub(crate) use pending::Pending;
 pub(crate) use place::{Defaults, Place};
 pub(crate) use pool::Pool;
-pub(crate) use relaxed::{RELAXED, Relaxed};
+pub(crate) use relaxed::{OwnThread, Relaxed};
 pub(crate) use rocm::is_rocm;
 
 /// A `CUcontext`.
@@ -252,7 +252,7 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// `cuStreamGetId` (CUDA 12.0).
     fn stream_id(&self, stream: Stream) -> Result<u64, DriverError>;
 
-    /// Blocks until the stream's work is done. A default stream is the current context's. Made in [`RELAXED`] mode: in its
+    /// Blocks until the stream's work is done. A default stream is the current context's. Made in [`Relaxed`] mode: in its
     /// own the thread is refused beside a capture, another thread's too, which the call breaks. Source:
     /// `cuStreamSynchronize`.
     fn stream_synchronize(&self, stream: Stream) -> Result<(), DriverError>;
@@ -285,7 +285,7 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
 
     /// Which calls a capture forbids this thread, from now on; what held before. To allocate, to free, to wait for a stream
     /// or an event and to ask whether it is done is forbidden by another thread's capture too, and invalidates it, unless
-    /// this thread's mode is [`RELAXED`]. Source: `cuThreadExchangeStreamCaptureMode`, and a driver's answers
+    /// this thread's mode is [`Relaxed`]. Source: `cuThreadExchangeStreamCaptureMode`, and a driver's answers
     /// (docs/cusim.md).
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError>;
 

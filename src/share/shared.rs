@@ -10,8 +10,8 @@ use super::handle::{Array, Handle, Nonce, check_span};
 use super::holders::Holders;
 use crate::driver::ipc::{EventHandle, MemoryHandle, Sharing, Uuid};
 use crate::driver::{
-    self, Context, ContextGuard, ContextId, Driver, DriverError, Event, MemoryKind, Place, RELAXED,
-    Relaxed,
+    self, Context, ContextGuard, ContextId, Driver, DriverError, Event, MemoryKind, OwnThread,
+    Place, Relaxed,
 };
 use crate::error::Error;
 use crate::process::{fork, signals};
@@ -429,13 +429,12 @@ fn later(kept: Arc<Kept>) {
 
 fn run() {
     signals::block();
-    // What an owner calls at its end is no call that a capture elsewhere forbids.
-    if let Ok(driver) = driver::driver() {
-        let _ = driver.exchange_capture_mode(RELAXED);
-    }
-    let mut pause = SHORT;
+    let (mut pause, mut own) = (SHORT, OwnThread::default());
     loop {
         thread::sleep(pause);
+        if let Ok(driver) = driver::driver() {
+            own.relax(driver);
+        }
         let mut left = LEFT.list();
         let gone: Vec<_> = left
             .extract_if(.., |kept| kept.holders.are_gone())

@@ -94,7 +94,6 @@ pub(crate) struct Consumer {
     /// needed ([`check_entry`](ConsumeGuard::check_entry)).
     is_eager: bool,
     /// The capture of its stream that it begins in, if the driver was asked.
-    #[cfg(feature = "cudarc")]
     capture: Option<u64>,
 }
 
@@ -109,6 +108,14 @@ impl Consumer {
         let is_named_alike = (producer.stream, producer.thread) == (stream, thread);
         let is_one = !stream.is_default() || producer.whose == whose;
         stream == Stream::None || (is_named_alike && is_one)
+    }
+
+    /// Notes what the forward edge was: between the streams, or in which graph.
+    fn entered(&mut self, done: Done) {
+        self.is_eager = done.is_eager();
+        if done.is_in_graph() {
+            self.capture = with_driver(|driver| driver.capture_id(self.placed.stream)).ok();
+        }
     }
 
     /// Decides what the end of the guard does, for these streams of the producer's.
@@ -199,7 +206,6 @@ impl CaiView {
             moved,
             policy,
             is_eager: false,
-            #[cfg(feature = "cudarc")]
             capture: None,
         };
         consumer.edge = consumer.edge_to(self.streams.placed_producer());
@@ -234,7 +240,7 @@ impl CaiView {
             let done = with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
-            consumer.is_eager = done.is_eager();
+            consumer.entered(done);
         }
         Ok(self.consumed(consumer))
     }
@@ -255,7 +261,7 @@ impl CaiView {
         let (ready, place) = (self.ready_number(), self.place());
         let (done, pending) =
             with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;
-        consumer.is_eager = done.is_eager();
+        consumer.entered(done);
         Ok((consumer, pending))
     }
 
@@ -320,7 +326,8 @@ impl ConsumeGuard {
     #[cfg(feature = "cudarc")]
     pub(crate) fn check_entry(&mut self) {
         let consumer = &mut self.consumer;
-        if consumer.edge != ReturnEdge::SameStream && !consumer.is_eager {
+        let is_told = consumer.is_eager || consumer.capture.is_some();
+        if consumer.edge != ReturnEdge::SameStream && !is_told {
             let capture = with_driver(|driver| driver.capture(consumer.placed.stream));
             consumer.is_eager = capture == Ok(Capture::Idle);
             if capture == Ok(Capture::Active) {
@@ -464,7 +471,17 @@ impl ConsumeGuard {
     /// Refuses an edge in a graph for work that was enqueued before the capture: nothing orders what the producer enqueues
     /// after the capture behind that.
     fn check_edge(&self, done: Done, producer: Stream) -> Result<(), Violation> {
-        if !self.consumer.is_eager || !done.is_in_graph() {
+        let Consumer {
+            placed,
+            is_eager,
+            capture,
+            ..
+        } = self.consumer;
+        let is_of_another = |begun| {
+            let now = with_driver(|driver| driver.capture_id(placed.stream));
+            now.is_ok_and(|now| now != begun)
+        };
+        if !done.is_in_graph() || !(is_eager || capture.is_some_and(is_of_another)) {
             return Ok(());
         }
         let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));

@@ -301,8 +301,66 @@ print(threads.count(threading.get_ident()), "on the main thread")
 """
 
 
-def test_a_release_that_was_scheduled_before_the_driver_was_loaded() -> None:
-    found = on_the_simulator(SCHEDULED_BEFORE)
+#: The first release of a batch waits, on the main thread, until another one has brought the driver and begun a capture.
+BATCH_BEGUN_BEFORE = """
+import threading, weakref
+import cai_dlpack as cd
+from cai_conformance import Sim, abi
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.ownership import native
+from conformance.tests.ownership.waiting import until
+from conformance.tests.simulated.capture import GLOBAL, Captures
+from conformance.tests.simulated.machine import Machine
+
+machine = Machine(Sim())
+machine.set_current(0)
+captures = Captures(machine)
+a, b = machine.stream(), machine.stream()
+begun, go_on = threading.Event(), threading.Event()
+threads = []
+
+
+def offered(end, data=0x1000):
+    array = Cai(interface(data=(data, False)))
+    weakref.finalize(array, end, data)
+    return abi.consume(cd.view(array, device_id=0).__dlpack__(stream=-1, max_version=(1, 3)))
+
+
+def first(_):
+    begun.set()
+    go_on.wait(20)
+
+
+def free(pointer):
+    threads.append(threading.get_ident())
+    machine.free(pointer)
+
+
+def other():
+    machine.set_current(0)
+    begun.wait(20)
+    with cd.view(Cai(interface(data=(machine.device_memory(24), False), stream=a))).consume(b):
+        pass
+    captures.begin(a, GLOBAL)
+    go_on.set()
+    assert until(lambda: len(threads) == 5)
+    captures.end(a)
+    print("whole")
+
+
+batch = [offered(free, machine.device_memory(16)) for _ in range(5)] + [offered(first)]  # the newest ends first
+thread = threading.Thread(target=other)
+thread.start()
+native.storm(batch, gil=True)
+while thread.is_alive():
+    pass
+print(threads.count(threading.get_ident()), "on the main thread")
+"""
+
+
+@pytest.mark.parametrize("program", [SCHEDULED_BEFORE, BATCH_BEGUN_BEFORE], ids=["scheduled", "begun"])
+def test_releases_on_the_main_thread_end_where_the_driver_begins(program: str) -> None:
+    found = on_the_simulator(program)
     assert (found.returncode, found.stdout.split("\n")[:2]) == (0, ["whole", "0 on the main thread"]), found.stderr
 
 

@@ -14,6 +14,7 @@ use super::keep;
 use super::stream::{check_device, mean_default, number_of};
 use crate::driver::MemoryKind;
 use crate::error::Error;
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::keep::Begun;
@@ -235,8 +236,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             mean_default(array, stream)?;
         }
         if V::WRITES {
+            let before = keep::before_writer(array.owner(), stream, number)?;
             array.order_after_readers(number)?;
-            keep::writes_after_readers(array.owner(), stream, number)?;
+            if let Some(before) = before {
+                keep::wait_for(before, array.owner(), stream, number)?;
+            }
         }
         let mut guard = array.consume_with(number, SyncPolicy::Event)?;
         guard.check_entry();
@@ -263,10 +267,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         &self.pointer
     }
 
-    /// Returns the view.
+    /// Returns what the elements are, and where.
     #[must_use]
-    pub fn view(&self) -> &V {
-        &self.view
+    pub fn descriptor(&self) -> &Descriptor {
+        self.array().descriptor()
     }
 
     /// Returns the stream.
@@ -326,6 +330,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         self.view.array()
     }
 
+    pub(super) fn typed(&self) -> &V {
+        &self.view
+    }
+
     pub(super) fn pointer(&self) -> CUdeviceptr {
         self.pointer
     }
@@ -371,6 +379,14 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         }
         self.view.ended(left, self.stream);
         finished.map(|(edge, _)| edge)
+    }
+}
+
+impl<'a, T: Element> StreamGuard<'_, View<'a, T>> {
+    /// Returns the view. A guard of a [`ViewMut`] lends none: on another stream it would be read while this one writes.
+    #[must_use]
+    pub fn view(&self) -> &View<'a, T> {
+        &self.view
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
-use crate::driver::{self, ContextGuard, Driver, DriverError, Relaxed, twice};
+use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
@@ -141,6 +141,11 @@ pub(super) fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
         && twice(|| driver.capture(stream)).is_ok_and(|capture| capture != Capture::Idle)
 }
 
+/// cudarc's context as the driver's.
+pub(super) fn context_of(context: &CudaContext) -> Option<Context> {
+    NonZeroU64::new(context.cu_ctx().addr() as u64).map(Context)
+}
+
 /// Runs `body` in `context`, gives the context up, and leaves the calling thread's as it was. Hands `body` the driver, or its
 /// refusal to make the context current: then what is asked about default streams is answered of others.
 pub(super) fn within<R>(
@@ -155,8 +160,8 @@ pub(super) fn within<R>(
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
-    let own = NonZeroU64::new(context.cu_ctx().addr() as u64).map(driver::Context);
-    let result = body(twice(|| driver.set_current_context(own)).map(|()| driver));
+    let own = || driver.set_current_context(context_of(&context));
+    let result = body(twice(own).map(|()| driver));
     context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     drop(context);
@@ -185,7 +190,7 @@ pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>
             Err(error) => error.is_end_of_context(),
         };
         if let (false, Some(owner)) = (has_waited, owner) {
-            keep::keep_for_ever(owner);
+            keep::keep_for_ever(owner, context_of(context));
         }
         has_waited
     })

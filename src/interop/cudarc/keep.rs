@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::in_context::within;
+use super::in_context::{context_of, within};
 use super::stream::number_of;
 use crate::driver::{self, Driver, twice};
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::keep::{self, Begun};
+use crate::view::keep::{self, Before, Begun};
 use crate::view::{Owner, detach};
 
 /// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made, and keeps
@@ -50,22 +50,31 @@ pub(super) fn wait_or_keep(
     has_waited
 }
 
-/// Makes `stream` wait for what still reads the owner's memory on other streams, and does not come back to the producer's.
-pub(super) fn writes_after_readers(
+/// Finds what still reads the owner's memory on other streams, and does not come back to the producer's; `None` if nothing
+/// does.
+pub(super) fn before_writer(
+    owner: &Owner,
+    stream: &CudaStream,
+    number: Stream,
+) -> Result<Option<Before>, Error> {
+    // Not in a forked child, where another thread of the parent's may have had the lock.
+    driver::driver()?;
+    if !keep::are_there(owner) {
+        return Ok(None);
+    }
+    let found = |driver: Result<_, _>| keep::before_writer(driver?, number, owner);
+    detach(|| within(Arc::clone(stream.context()), found)).map(Some)
+}
+
+/// Makes `stream` wait for what [`before_writer`] has found.
+pub(super) fn wait_for(
+    before: Before,
     owner: &Owner,
     stream: &CudaStream,
     number: Stream,
 ) -> Result<(), Error> {
-    // Not in a forked child, where another thread of the parent's may have had the lock.
-    driver::driver()?;
-    if !keep::are_there(owner) {
-        return Ok(());
-    }
-    detach(|| {
-        within(Arc::clone(stream.context()), |driver| {
-            keep::writes_after(driver?, number, owner)
-        })
-    })
+    let wait = |driver: Result<_, _>| before.wait(driver?, number, owner);
+    detach(|| within(Arc::clone(stream.context()), wait))
 }
 
 /// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,
@@ -75,7 +84,7 @@ fn on_its_own(owner: &Owner, stream: &CudaStream, body: impl FnOnce(&'static dyn
         match (driver, number_of(stream)) {
             (Ok(driver), Ok(number)) => body(driver, number),
             (Err(error), _) if error.is_end_of_context() => {}
-            _ => keep::keep_for_ever(owner),
+            _ => keep::keep_for_ever(owner, context_of(stream.context())),
         }
     });
 }
@@ -95,7 +104,7 @@ pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_
             Ok(kept) => kept,
             Err(error) if error.is_end_of_context() => 0,
             Err(_) => {
-                keep::keep_for_ever(owner);
+                keep::keep_for_ever(owner, context_of(stream.context()));
                 0
             }
         }

@@ -66,11 +66,11 @@ macro_rules! never_a_slice {
             $view<'v, T>: AsSlice,
         {
             fn len(&self) -> usize {
-                match *self.view().never() {}
+                match *self.typed().never() {}
             }
 
             fn stream(&self) -> &Arc<CudaStream> {
-                match *self.view().never() {}
+                match *self.typed().never() {}
             }
         }
 
@@ -80,7 +80,7 @@ macro_rules! never_a_slice {
             $view<'v, T>: AsSlice,
         {
             fn device_ptr<'a>(&'a self, _stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
-                match *self.view().never() {}
+                match *self.typed().never() {}
             }
         }
     )*};

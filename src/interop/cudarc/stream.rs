@@ -1,12 +1,11 @@
 //! cudarc's streams as live streams and as the numbers of both protocols, and its errors as ours.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::in_context::InContext;
-use crate::driver::{Context, DriverError};
+use super::in_context::{InContext, context_of};
+use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -99,7 +98,7 @@ pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Vi
 /// # Errors
 /// `stream-device` for memory of another context; the driver's refusal.
 pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), Error> {
-    let own = NonZeroU64::new(stream.context().cu_ctx().addr() as u64).map(Context);
+    let own = context_of(stream.context());
     let data = array.descriptor().data();
     if array.is_shared_by_contexts() {
         // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::driver::{ContextGuard, RELAXED};
+use crate::driver::{ContextGuard, OwnThread};
 use crate::process::{fork, signals};
 use crate::python::cpython::{gil, thread_exit, tracing};
 use crate::view::{Gate, Node, Queue};
@@ -51,13 +51,22 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) unsafe fn enqueue(node: NonNull<Node>) {
     let entered = GATE.enter(|| {
         view::QUEUED.add();
-        // SAFETY: initialised, and solely owned until now (this function's contract).
-        if unsafe { QUEUE.push(node) } {
-            wake();
-        }
+        // SAFETY: this function's contract.
+        unsafe { push(node) };
     });
     if entered.is_none() {
         view::LEAKED.add();
+    }
+}
+
+/// Pushes a node that is counted already. Called inside the gate.
+///
+/// # Safety
+/// That of [`enqueue`].
+unsafe fn push(node: NonNull<Node>) {
+    // SAFETY: initialised, and solely owned until now (this function's contract).
+    if unsafe { QUEUE.push(node) } {
+        wake();
     }
 }
 
@@ -92,15 +101,24 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     // meanwhile.
     if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
-        drain(unsafe { Python::assume_attached() });
+        drain(unsafe { Python::assume_attached() }, may_call);
     }
     0
 }
 
-/// Releases everything in the queue. The caller is attached to the interpreter that loaded the library.
-fn drain(_py: Python<'_>) {
+/// Releases what is in the queue, as long as `may` says so before each: what ends may wait, while another thread brings a
+/// driver. The reaper gets the rest. The caller is attached to the interpreter that loaded the library.
+fn drain(_py: Python<'_>, may: impl Fn() -> bool) {
     thread_exit::guard();
     for node in QUEUE.take() {
+        if !may() {
+            // SAFETY: `take` gave up its ownership, and nothing has been done with it.
+            let entered = GATE.enter(|| unsafe { push(node) });
+            if entered.is_none() {
+                view::LEAKED.add();
+            }
+            continue;
+        }
         // SAFETY: a node of the queue is initialised, and `take` gives up its ownership; the GIL is held (`_py`).
         let end = || unsafe { Node::end(node) };
         // A finaliser that finds no memory would wait for its own end.
@@ -114,18 +132,18 @@ fn drain(_py: Python<'_>) {
 /// lock, which a child that is forked meanwhile finds locked for ever (CPython before 3.12).
 fn reap() {
     signals::block();
-    let mut is_relaxed = false;
+    let mut own = OwnThread::default();
     while wait() {
-        let mut context = any_context(&mut is_relaxed);
+        let mut context = any_context(&mut own);
         let ended = gil::attached_first(|py| {
-            drain(py);
+            drain(py, || true);
             while py.detach(|| {
                 drop(context.take());
                 let is_more = wait();
-                context = is_more.then(|| any_context(&mut is_relaxed)).flatten();
+                context = is_more.then(|| any_context(&mut own)).flatten();
                 is_more
             }) {
-                drain(py);
+                drain(py, || true);
             }
         });
         if ended.is_some() || gil::is_ending() {
@@ -138,10 +156,10 @@ fn reap() {
 }
 
 /// Makes a context current for the finalisers that call the driver (Numba's) and expect one, as on the threads that
-/// use arrays. `None` if the process has no context yet. No capture elsewhere forbids what they call, once `is_relaxed`.
-fn any_context(is_relaxed: &mut bool) -> Option<ContextGuard<'static>> {
+/// use arrays. `None` if the process has no context yet.
+fn any_context(own: &mut OwnThread) -> Option<ContextGuard<'static>> {
     let driver = driver::in_use()?;
-    *is_relaxed = *is_relaxed || driver.exchange_capture_mode(RELAXED).is_ok();
+    own.relax(driver);
     ContextGuard::of_any_device(driver).ok().flatten()
 }
 
@@ -226,7 +244,7 @@ fn close(py: Python<'_>) {
             let _ = reaper.join();
         }
     });
-    drain(py);
+    drain(py, || true);
     tracing::flush(py);
 }
 

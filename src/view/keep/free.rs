@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::block::{Block, Home, Memory, Site, Use};
 use super::held::Held;
 use super::room;
-use crate::driver::{ContextGuard, Driver, RELAXED, Relaxed};
+use crate::driver::{ContextGuard, Driver, OwnThread, Relaxed};
 use crate::process::signals;
 
 /// What waits to be freed, by the device that is waited for: one shelf for each thread.
@@ -170,8 +170,7 @@ pub(super) fn take_used(used: Use) -> Vec<Held> {
 fn run(driver: &'static dyn Driver, ordinal: i32) {
     signals::block();
     room::enter();
-    // What this thread calls is no call that a capture elsewhere forbids.
-    let _ = driver.exchange_capture_mode(RELAXED);
+    let mut own_thread = OwnThread::default();
     let mut shelves = lock();
     loop {
         let own = &mut shelf(&mut shelves, ordinal).waiting;
@@ -184,6 +183,7 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
             };
             continue;
         };
+        own_thread.relax(driver);
         let left;
         (shelves, left) = waiting.step_on(shelves, ordinal);
         let is_stuck = left.as_ref().is_some_and(|left| left.held.is_stuck());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::block::{Mark, Use};
 use super::room;
-use crate::driver::{Driver, RELAXED};
+use crate::driver::{Driver, OwnThread};
 use crate::process::signals;
 
 /// How many streams may block their marks before those of others wait.
@@ -21,7 +21,6 @@ type Answer = fn(&'static dyn Driver, Use, Mark);
 
 /// As many threads as marks have blocked at once, and one more.
 pub(super) struct Markers {
-    driver: &'static dyn Driver,
     answer: Answer,
     jobs: Sender<Job>,
     /// Each thread takes its next job from here.
@@ -31,10 +30,9 @@ pub(super) struct Markers {
 
 impl Markers {
     /// Without a thread yet. `answer` is called with each mark, on the thread that has made it.
-    pub(super) fn new(driver: &'static dyn Driver, answer: Answer) -> Self {
+    pub(super) fn new(answer: Answer) -> Self {
         let (jobs, left) = channel();
         Self {
-            driver,
             answer,
             jobs,
             left: Arc::new(Mutex::new(left)),
@@ -63,22 +61,22 @@ impl Markers {
     }
 
     fn add(&mut self) {
-        let (driver, answer, left) = (self.driver, self.answer, Arc::clone(&self.left));
+        let (answer, left) = (self.answer, Arc::clone(&self.left));
         let thread = thread::Builder::new().name("cai-dlpack-mark".into());
-        let started = thread.spawn(move || run(driver, answer, &left));
+        let started = thread.spawn(move || run(answer, &left));
         self.threads += usize::from(started.is_ok());
     }
 }
 
-fn run(driver: &'static dyn Driver, answer: Answer, left: &Mutex<Receiver<Job>>) {
+fn run(answer: Answer, left: &Mutex<Receiver<Job>>) {
     signals::block();
     room::enter();
-    // What this thread asks is no call that a capture elsewhere forbids.
-    let _ = driver.exchange_capture_mode(RELAXED);
+    let mut own = OwnThread::default();
     loop {
         // One waits for the next job, and the others for that one.
         let job = left.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((driver, used)) = job else { return };
+        own.relax(driver);
         answer(driver, used, used.mark(driver));
     }
 }
@@ -86,18 +84,17 @@ fn run(driver: &'static dyn Driver, answer: Answer, left: &Mutex<Receiver<Job>>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::script::Script;
 
     /// However many marks are blocked, there are no more threads than that.
     #[test]
     #[cfg_attr(miri, ignore = "starts threads that block signals")]
     fn threads_are_added_up_to_the_most() {
-        let mut markers = Markers::new(Script::leak(), |_, _, _| {});
+        let mut markers = Markers::new(|_, _, _| {});
         for begun in 1..4 * MOST {
             markers.grow(begun, PATIENCE * 2);
             assert_eq!(markers.threads(), begun.min(MOST));
         }
-        let mut patient = Markers::new(Script::leak(), |_, _, _| {});
+        let mut patient = Markers::new(|_, _, _| {});
         patient.grow(1, PATIENCE);
         assert_eq!(patient.threads(), 0);
     }

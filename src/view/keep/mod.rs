@@ -75,7 +75,7 @@ pub(crate) use poll::{Begun, by_stream, end, end_after, mark_own, start_for};
 #[cfg(feature = "cudarc")]
 pub(crate) use poll::{keep_for_ever, wait, wait_for_context};
 #[cfg(feature = "cudarc")]
-pub(crate) use readers::{are_there, writes_after};
+pub(crate) use readers::{Before, are_there, before_writer};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 

@@ -12,7 +12,7 @@ use super::mark::{Markers, PATIENCE};
 #[cfg(feature = "cudarc")]
 use super::readers;
 use super::room;
-use crate::driver::{ContextGuard, Driver, DriverError, Lease, RELAXED, Relaxed, twice};
+use crate::driver::{Context, ContextGuard, Driver, DriverError, Lease, OwnThread, Relaxed, twice};
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Capture, Stream};
@@ -161,6 +161,8 @@ pub(crate) fn until_done(
     )]
     begun: Begun,
 ) -> Result<(), DriverError> {
+    #[cfg(feature = "cudarc")]
+    let drawn = readers::Ticket::draw();
     let (used, event) = Use::marked(driver, stream)?;
     let ordinal = driver.current_device()?;
     let (owner, event) = (owner.share(), event.map(Arc::new));
@@ -178,7 +180,7 @@ pub(crate) fn until_done(
             (None, Begun::InCapture(begun)) if driver.capture_id(stream) == Ok(begun) => {
                 Arc::default()
             }
-            (event, _) => readers::note(&owner, used, event.as_ref()),
+            (event, _) => readers::note(&owner, used, event.as_ref(), drawn),
         },
         owner,
     });
@@ -202,15 +204,23 @@ pub(crate) fn by_stream(
     let is_open = |error: DriverError| !error.is_end_of_context();
     let is_refused = || until_done(driver, stream, owner, device, begun).is_err_and(is_open);
     if is_refused() && !has_waited(driver, stream) && is_refused() {
-        keep_for_ever(owner);
+        keep_for_ever(owner, None);
     }
 }
 
-/// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it.
-pub(crate) fn keep_for_ever(owner: &Owner) {
+/// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it: in the current context, or in this
+/// one.
+pub(crate) fn keep_for_ever(
+    owner: &Owner,
+    #[cfg_attr(
+        not(feature = "cudarc"),
+        expect(unused_variables, reason = "for writers of that feature")
+    )]
+    context: Option<Context>,
+) {
     let kept = owner.share();
     #[cfg(feature = "cudarc")]
-    readers::note_lost(&kept);
+    readers::note_lost(&kept, context);
     std::mem::forget(kept);
 }
 
@@ -219,7 +229,7 @@ pub(crate) fn keep_for_ever(owner: &Owner) {
 pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) -> bool {
     let has_waited = has_waited(driver, stream);
     if !has_waited {
-        keep_for_ever(owner);
+        keep_for_ever(owner, None);
     }
     has_waited
 }
@@ -421,10 +431,8 @@ impl Keeper {
     fn run(driver: &'static dyn Driver, receiver: &Receiver<News>) {
         signals::block();
         room::enter();
-        // What this thread asks is no call that a capture elsewhere forbids.
-        let _ = driver.exchange_capture_mode(RELAXED);
-        let (mut keeper, mut pause) = (Self::default(), SHORT);
-        keeper.markers = Some(Markers::new(driver, |driver, used, mark| {
+        let (mut keeper, mut pause, mut own) = (Self::default(), SHORT, OwnThread::default());
+        keeper.markers = Some(Markers::new(|driver, used, mark| {
             // Without the thread nothing hangs on it.
             drop(tell(driver, News::Mark(used, mark)));
         }));
@@ -439,6 +447,7 @@ impl Keeper {
             if matches!(news, Err(RecvTimeoutError::Disconnected)) {
                 return;
             }
+            own.relax(driver);
             keeper.round(news.into_iter().chain(receiver.try_iter()));
             pause = if is_new { SHORT } else { LONG.min(pause * 2) };
         }

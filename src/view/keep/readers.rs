@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::block::Use;
-use crate::driver::{self, ContextGuard, Driver, Lease, Relaxed};
+use crate::driver::{self, Context, ContextGuard, Driver, Lease, Relaxed};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -28,10 +29,21 @@ const INVALID_VALUE: u32 = 1;
 
 struct Readers {
     /// By the owner whose memory they read ([`Owner::shared_payload`]).
-    of: BTreeMap<usize, Vec<Reader>>,
+    of: BTreeMap<usize, Of>,
     /// For how many owners there is room, before those are taken out that nothing reads any more.
     room: usize,
 }
+
+/// Those of one owner.
+#[derive(Default)]
+struct Of {
+    readers: Vec<Reader>,
+    /// For how many there is room, if they are not [few](FEW), before those are taken out that read no more.
+    room: usize,
+}
+
+/// As many are looked at whenever one comes.
+const FEW: usize = 64;
 
 struct Reader {
     work: Work,
@@ -41,28 +53,48 @@ struct Reader {
 
 enum Work {
     /// Has a mark after it, which is gone once it has been reached.
-    Marked(Use, Weak<Lease<'static>>),
+    Marked(Use, Weak<Lease<'static>>, Recorded),
     /// Cannot be marked, as its stream was captured.
     Unmarked,
-    /// May be in these contexts, of which the driver has told nothing more; the owner is kept for ever.
-    Lost(Option<Use>),
+    /// May be in these contexts, of which the driver has told nothing more, or else in this one, and any that is known; the
+    /// owner is kept for ever.
+    Lost(Option<Use>, Option<Context>),
+}
+
+/// When a mark was recorded: after the one number was drawn, and before the other. Threads that record on one stream note that
+/// in any order.
+#[derive(Clone, Copy)]
+struct Recorded {
+    after: Ticket,
+    before: Ticket,
+}
+
+/// Each is larger than all that were drawn before.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+pub(super) struct Ticket(u64);
+
+impl Ticket {
+    pub(super) fn draw() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::SeqCst))
+    }
 }
 
 impl Reader {
     /// Whether it may still read.
     fn reads(&self) -> bool {
         let count = match &self.work {
-            Work::Marked(_, mark) => mark.strong_count(),
-            Work::Unmarked | Work::Lost(_) => self.kept.strong_count(),
+            Work::Marked(_, mark, _) => mark.strong_count(),
+            Work::Unmarked | Work::Lost(..) => self.kept.strong_count(),
         };
         count > 0
     }
 
-    /// Whether it is done once `later` is: both are marks of one stream.
+    /// Whether it is done once `later` is: both are marks of one stream, recorded one after the other.
     fn is_before(&self, later: &Self) -> bool {
         match (&self.work, &later.work) {
-            (Work::Marked(one, _), Work::Marked(other, _)) => {
-                one.is_of_one_stream() && one == other
+            (Work::Marked(one, _, first), Work::Marked(other, _, second)) => {
+                one.is_of_one_stream() && one == other && first.before < second.after
             }
             _ => false,
         }
@@ -74,54 +106,72 @@ fn lock() -> MutexGuard<'static, Readers> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes work that reads the owner's memory: the reader stands here as long as the mark, or if there is none what is returned.
-pub(super) fn note(owner: &Owner, used: Use, mark: Option<&Arc<Lease<'static>>>) -> Arc<()> {
+/// Notes work that reads the owner's memory, and its mark, which was recorded after `drawn`: the reader stands here as long as
+/// the mark, or if there is none what is returned.
+pub(super) fn note(
+    owner: &Owner,
+    used: Use,
+    mark: Option<&Arc<Lease<'static>>>,
+    drawn: Ticket,
+) -> Arc<()> {
+    let recorded = Recorded {
+        after: drawn,
+        before: Ticket::draw(),
+    };
     let mut readers = lock();
     let of = readers.of(owner);
     let Some(mark) = mark else {
-        let others = of.iter().filter(|at| matches!(at.work, Work::Unmarked));
-        if let Some(kept) = others.filter_map(|at| at.kept.upgrade()).next() {
+        let mut others = of
+            .readers
+            .iter()
+            .filter(|at| matches!(at.work, Work::Unmarked));
+        if let Some(kept) = others.find_map(|at| at.kept.upgrade()) {
             return kept;
         }
-        return put(of, Work::Unmarked);
+        return of.put(Work::Unmarked);
     };
-    put(of, Work::Marked(used, Arc::downgrade(mark)))
+    of.put(Work::Marked(used, Arc::downgrade(mark), recorded))
 }
 
-/// Notes work of which the driver has told nothing. Nothing in a forked child, where another thread of the parent's may have
-/// had the lock.
-pub(super) fn note_lost(owner: &Owner) {
+/// Notes work of which the driver has told nothing: in `context`, if that is known. Nothing in a forked child, where another
+/// thread of the parent's may have had the lock.
+pub(super) fn note_lost(owner: &Owner, context: Option<Context>) {
     if let Ok(driver) = driver::driver() {
-        let used = Use::anywhere(driver, None).ok();
-        std::mem::forget(put(lock().of(owner), Work::Lost(used)));
+        let used = Use::anywhere(driver, context).ok();
+        std::mem::forget(lock().of(owner).put(Work::Lost(used, context)));
     }
 }
 
-fn put(of: &mut Vec<Reader>, work: Work) -> Arc<()> {
-    let kept = Arc::new(());
-    let reader = Reader {
-        work,
-        kept: Arc::downgrade(&kept),
-    };
-    of.retain(|earlier| earlier.reads() && !earlier.is_before(&reader));
-    of.push(reader);
-    kept
+impl Of {
+    fn put(&mut self, work: Work) -> Arc<()> {
+        let kept = Arc::new(());
+        let reader = Reader {
+            work,
+            kept: Arc::downgrade(&kept),
+        };
+        if self.readers.len() < FEW || self.readers.len() >= self.room {
+            self.readers
+                .retain(|earlier| earlier.reads() && !earlier.is_before(&reader));
+            self.room = 2 * self.readers.len();
+        }
+        self.readers.push(reader);
+        kept
+    }
 }
 
 /// Forgets a mark that a capture has recorded: it tells nothing of the work before.
 pub(super) fn forget(mark: &Arc<Lease<'static>>) {
-    for reader in lock().of.values_mut().flatten() {
-        if matches!(&reader.work, Work::Marked(_, at) if Weak::as_ptr(at) == Arc::as_ptr(mark)) {
+    for reader in lock().of.values_mut().flat_map(|of| &mut of.readers) {
+        if matches!(&reader.work, Work::Marked(_, at, _) if Weak::as_ptr(at) == Arc::as_ptr(mark)) {
             reader.work = Work::Unmarked;
         }
     }
 }
 
 impl Readers {
-    /// Those of an owner.
-    fn of(&mut self, owner: &Owner) -> &mut Vec<Reader> {
+    fn of(&mut self, owner: &Owner) -> &mut Of {
         if self.of.len() >= self.room {
-            self.of.retain(|_, of| of.iter().any(Reader::reads));
+            self.of.retain(|_, of| of.readers.iter().any(Reader::reads));
             self.room = 2 * self.of.len() + 16;
         }
         self.of.entry(id(owner).unwrap_or(0)).or_default()
@@ -134,69 +184,84 @@ fn id(owner: &Owner) -> Option<usize> {
         .map(|payload| NonNull::addr(payload).get())
 }
 
-/// Whether something may read the owner's memory still, so that a writer has to [come after](writes_after) it.
+/// Whether something may read the owner's memory still, so that a writer has to [come after](before_writer) it.
 pub(crate) fn are_there(owner: &Owner) -> bool {
     let reads = |of| {
-        lock()
-            .of
-            .get(&of)
-            .is_some_and(|of| of.iter().any(Reader::reads))
+        let readers = lock();
+        let of = readers.of.get(&of);
+        of.is_some_and(|of| of.readers.iter().any(Reader::reads))
     };
     id(owner).is_some_and(reads)
 }
 
-/// Makes `stream`, whose context is current, wait for what still reads the owner's memory.
+/// What a writer has to wait for: nothing has waited yet.
+pub(crate) struct Before {
+    marks: Vec<Arc<Lease<'static>>>,
+    lost: Vec<(Option<Use>, Option<Context>, Weak<()>)>,
+}
+
+/// Finds what still reads the owner's memory, for a writer on `stream`, whose context is current.
 ///
 /// # Errors
-/// The driver's refusal; `capture-consumer` or its like if a capture forbids the wait, or if a reader cannot be waited for
-/// whose stream was captured meanwhile, until it is done.
-pub(crate) fn writes_after(
+/// `capture-consumer` or its like if a capture forbids to wait for it, or if a reader cannot be waited for whose stream was
+/// captured meanwhile, until it is done; the driver's refusal to tell.
+pub(crate) fn before_writer(
     driver: &'static dyn Driver,
     stream: Stream,
     owner: &Owner,
-) -> Result<(), Error> {
+) -> Result<Before, Error> {
     let (mut marks, mut lost) = (Vec::new(), Vec::new());
-    for reader in lock().of(owner).iter().filter(|at| at.reads()) {
+    for reader in lock().of(owner).readers.iter().filter(|at| at.reads()) {
         match &reader.work {
-            Work::Marked(_, mark) => marks.extend(mark.upgrade()),
-            Work::Lost(used) => lost.push((*used, reader.kept.clone())),
+            Work::Marked(_, mark, _) => marks.extend(mark.upgrade()),
+            Work::Lost(used, context) => lost.push((*used, *context, reader.kept.clone())),
             Work::Unmarked => return Err(unmarked(stream)),
         }
     }
-    if !lost.is_empty() {
-        let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
-        for (used, _) in &lost {
-            let used = used.map_or_else(|| Use::anywhere(driver, None), Ok)?;
-            for site in used.sites(driver)? {
-                site.wait(driver)?;
-            }
-        }
-        let is_lost = |at: &Reader| lost.iter().any(|(_, kept)| kept.ptr_eq(&at.kept));
-        lock().of(owner).retain(|at| !is_lost(at));
-    }
-    if marks.is_empty() {
-        return Ok(());
-    }
     // Nothing runs in a context that is gone.
     marks.retain(|mark| mark.has_context());
-    match refuse_wait(stream, driver.capture(stream)?) {
-        None => marks
-            .iter()
-            .try_for_each(|mark| mark.wait(stream))
-            .map_err(|error| match error.code() {
-                // The mark is of a capture that began and ended after its stream was asked.
-                Some(INVALID_VALUE) => unmarked(stream),
-                _ => error.into(),
-            }),
-        Some(refused) => {
-            // A capture forbids to ask about events, but in this mode.
-            let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
-            let is_reached = |mark: &Arc<Lease<'static>>| mark.query() == Ok(true);
-            match marks.iter().all(is_reached) {
-                true => Ok(()),
-                false => Err(refused.into()),
-            }
+    if !marks.is_empty()
+        && let Some(refused) = refuse_wait(stream, driver.capture(stream)?)
+    {
+        // A capture forbids to ask about events, but in this mode.
+        let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+        let is_reached = |mark: &Arc<Lease<'static>>| mark.query() == Ok(true);
+        if !marks.iter().all(is_reached) {
+            return Err(refused.into());
         }
+        marks.clear();
+    }
+    Ok(Before { marks, lost })
+}
+
+impl Before {
+    /// Makes the writer's stream wait for it, and for work of which nothing is known the host.
+    ///
+    /// # Errors
+    /// The driver's refusal; `capture-consumer` for the mark of a capture.
+    pub(crate) fn wait(
+        self,
+        driver: &'static dyn Driver,
+        stream: Stream,
+        owner: &Owner,
+    ) -> Result<(), Error> {
+        if !self.lost.is_empty() {
+            let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+            for (used, context, _) in &self.lost {
+                let used = used.map_or_else(|| Use::anywhere(driver, *context), Ok)?;
+                for site in used.sites(driver)? {
+                    site.wait(driver)?;
+                }
+            }
+            let is_lost = |at: &Reader| self.lost.iter().any(|(.., kept)| kept.ptr_eq(&at.kept));
+            lock().of(owner).readers.retain(|at| !is_lost(at));
+        }
+        let waits = self.marks.iter().try_for_each(|mark| mark.wait(stream));
+        waits.map_err(|error| match error.code() {
+            // The mark is of a capture that began and ended after its stream was asked.
+            Some(INVALID_VALUE) => unmarked(stream),
+            _ => error.into(),
+        })
     }
 }
 

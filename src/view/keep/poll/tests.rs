@@ -486,7 +486,7 @@ fn what_hangs_on_a_capture_is_stuck_until_it_is_marked() {
     driver.captured(STREAM, Capture::Active, 1);
     keeper.round(std::iter::once(News::Unmarked(owner)));
     // Their answers come by hand.
-    keeper.markers = Some(Markers::new(driver, |_, _, _| {}));
+    keeper.markers = Some(Markers::new(|_, _, _| {}));
     for _ in 0..2 {
         thread::sleep(2 * RETRY);
         keeper.mark();

@@ -27,10 +27,14 @@ fn owner() -> Owner {
 
 /// A mark on `stream`, and what the keeper holds beside it.
 fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<Lease<'static>>, Arc<()>) {
-    let used = Use::new(driver, stream).expect("a context");
+    let (used, drawn) = (Use::new(driver, stream).expect("a context"), Ticket::draw());
     let mark = Arc::new(used.mark_own(driver).expect("a mark"));
-    let kept = note(of, used, Some(&mark));
+    let kept = note(of, used, Some(&mark), drawn);
     (mark, kept)
+}
+
+fn writes_after(driver: &'static Script, stream: Stream, of: &Owner) -> Result<(), Error> {
+    before_writer(driver, stream, of)?.wait(driver, stream, of)
 }
 
 /// How many waits a writer's stream makes.
@@ -63,6 +67,49 @@ fn a_writer_waits_for_the_last_mark_of_each_stream() {
     drop((first, other));
     assert!(!are_there(&owner));
     assert_eq!(waits(driver, &owner), 0);
+}
+
+/// Threads that record one after the other may note that the other way round: both marks stand then.
+#[test]
+fn a_mark_that_is_noted_late_stands_for_no_later_one() {
+    let (driver, owner) = (script(), owner());
+    let used = Use::new(driver, STREAM).expect("a context");
+    let drawn = [Ticket::draw(), Ticket::draw()];
+    let marks = [(); 2].map(|()| Arc::new(used.mark_own(driver).expect("a mark")));
+    for at in [1, 0] {
+        drop(note(&owner, used, Some(&marks[at]), drawn[at]));
+    }
+    assert_eq!(waits(driver, &owner), 2);
+    let _last = marked(driver, STREAM, &owner);
+    assert_eq!(waits(driver, &owner), 1);
+}
+
+/// Where the driver tells no stream from a later one of its handle each mark stands; they are not looked at whenever one comes.
+#[test]
+fn readers_of_one_owner_that_are_done_are_taken_out() {
+    let (driver, owner) = (script(), owner());
+    driver
+        .fault("cuStreamGetId", 0, 801)
+        .fault("cuStreamGetId", 0, 801);
+    let used = Use::new(driver, STREAM).expect("a context");
+    assert!(!used.is_of_one_stream());
+    let mark = Arc::new(used.mark_own(driver).expect("a mark"));
+    let mut kept = Vec::new();
+    for _ in 0..8 * FEW {
+        kept.push(note(&owner, used, Some(&mark), Ticket::draw()));
+    }
+    assert_eq!(waits(driver, &owner), 8 * FEW);
+    drop(mark);
+    for _ in 0..8 * FEW {
+        drop(note(
+            &owner,
+            used,
+            Some(&Arc::new(used.mark_own(driver).expect("a mark"))),
+            Ticket::draw(),
+        ));
+    }
+    let left = lock().of(&owner).readers.len();
+    assert!(left < 8 * FEW, "{left}");
 }
 
 /// Owners are one if they share a payload, also one that something was put beside; others' readers are of no concern.
@@ -105,7 +152,7 @@ fn a_captured_writer_is_refused_until_the_marks_are_reached() {
 fn a_writer_is_refused_while_a_reader_has_no_mark() {
     let (driver, owner) = (script(), owner());
     let used = Use::new(driver, STREAM).expect("a context");
-    let unmarked = note(&owner, used, None);
+    let unmarked = note(&owner, used, None, Ticket::draw());
     assert_eq!(
         rule(writes_after(driver, WRITER, &owner)),
         Rule::CaptureConsumer
