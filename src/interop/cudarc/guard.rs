@@ -214,6 +214,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// /// The view is ready where its last writer left it: its next user waits for the fill.
     /// fn clear(view: &mut CaiView, stream: &Arc<CudaStream>) -> Result<(), Error> {
     ///     let mut there = view.typed_mut::<f32>()?.on(stream)?;
+    ///     println!("{} elements", there.descriptor().len());
     ///     stream.memset_zeros(&mut there.as_slice()?)?;
     ///     there.finish()?;
     ///     Ok(())
