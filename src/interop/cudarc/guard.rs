@@ -44,6 +44,7 @@ use crate::view::{
 ///     let guard = a.on(stream)?;
 ///     let (first, elements) = (guard.device_ptr(), guard.view().len());
 ///     println!("{elements} elements at {first:#x}, on device {}", guard.stream().context().ordinal());
+///     println!("their type: {}", guard.descriptor().dtype());
 ///     if guard.return_edge() == ReturnEdge::Unknown {
 ///         println!("the producer names no stream: order its next write by yourself");
 ///     }
@@ -214,7 +215,6 @@ impl<'a, T: Element> ViewMut<'a, T> {
     /// /// The view is ready where its last writer left it: its next user waits for the fill.
     /// fn clear(view: &mut CaiView, stream: &Arc<CudaStream>) -> Result<(), Error> {
     ///     let mut there = view.typed_mut::<f32>()?.on(stream)?;
-    ///     println!("{} elements", there.descriptor().len());
     ///     stream.memset_zeros(&mut there.as_slice()?)?;
     ///     there.finish()?;
     ///     Ok(())
