@@ -2,17 +2,17 @@
 //! stream comes after them, in whichever context and beside whichever captures; see `src/view/keep/readers.rs`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cai_dlpack::CaiView;
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
+use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use rstest::rstest;
 
@@ -561,4 +561,152 @@ fn a_refused_writer_waits_for_nothing() {
     }
     busy.open();
     held.open();
+}
+
+/// What is current while a guard begins and ends, which asks about a default stream in that stream's own context.
+#[derive(Clone, Copy, Debug)]
+enum Current {
+    Own,
+    None,
+    Another,
+}
+
+impl Current {
+    fn set(self, own: &CudaContext, other: &CudaContext) {
+        match self {
+            Self::Own => own.bind_to_thread(),
+            // SAFETY: no context.
+            Self::None => unsafe { result::ctx::set_current(std::ptr::null_mut()) },
+            Self::Another => other.bind_to_thread(),
+        }
+        .expect("current");
+    }
+}
+
+/// Where the data of a reader is ready that begins in a capture of the producer's, or before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Begins {
+    InCapture,
+    Eagerly,
+    ReadyEverywhere,
+}
+
+/// A guard, the work of which is captured, or has been enqueued, before it ends in a capture of the producer's. Returns how it ends,
+/// and whether a writer that was let in after it overtook it.
+fn ends_in_a_capture(
+    stage: &Stage,
+    reads: &Arc<CudaStream>,
+    (begins, is_eager): (Begins, bool),
+    mut at: impl FnMut(&str),
+) -> (Result<(), Error>, bool) {
+    let producer = &stage.producer;
+    let target = Memory::new(&stage.context, 16);
+    let ready = match begins {
+        Begins::ReadyEverywhere => Stream::None,
+        _ => stream(producer),
+    };
+    let mut view = stage.array(ready, Some(stream(producer)), &[1]);
+    let address = view.descriptor().data();
+    let old = stage.machine.sim.peek(address, 16).expect("bytes");
+    let captured = || {
+        begin(reads, RELAXED);
+        producer.join(reads).expect("forked");
+    };
+    let end = || {
+        stage.context.bind_to_thread().expect("current");
+        reads.join(producer).expect("joined");
+        assert!(is_whole(reads));
+    };
+    stage.context.bind_to_thread().expect("current");
+    let held = is_eager.then(|| gate(&stage.machine, reads));
+    if begins == Begins::InCapture {
+        captured();
+    }
+    at("entry");
+    let read = view.clone();
+    let guard = read.typed::<f32>().expect("floats").on(reads);
+    at("");
+    let guard = match guard {
+        Ok(guard) => guard,
+        Err(refused) => {
+            if begins == Begins::InCapture {
+                end();
+            }
+            return (Err(refused), false);
+        }
+    };
+    if is_eager {
+        if begins == Begins::InCapture {
+            end();
+        }
+        stage.context.bind_to_thread().expect("current");
+        copy(&target, address, reads);
+        captured();
+    }
+    let opener = held.map(opened_later);
+    at("end");
+    let finished = guard.finish().map(drop);
+    at("");
+    end();
+    if let Ok(guard) = view.typed_mut::<f32>().expect("floats").on(producer) {
+        // SAFETY: 16 bytes, which stay until the test has waited for the stream.
+        unsafe { result::memset_d8_async(*guard.device_ptr(), 0, 16, producer.cu_stream()) }
+            .expect("zeros");
+    }
+    producer.synchronize().expect("written");
+    if let Some(opener) = opener {
+        opener.join().expect("opened");
+    }
+    reads.synchronize().expect("read");
+    let found = stage.machine.sim.peek(target.address, 16).expect("bytes");
+    (finished, is_eager && found != old)
+}
+
+#[rstest]
+fn a_guard_of_a_per_thread_stream_in_captures(
+    #[values(Current::Own, Current::None, Current::Another)] entry: Current,
+    #[values(Current::Own, Current::None, Current::Another)] end: Current,
+    #[values(
+        (Begins::InCapture, false),
+        (Begins::InCapture, true),
+        (Begins::Eagerly, true),
+        (Begins::ReadyEverywhere, true)
+    )]
+    how: (Begins, bool),
+) {
+    let stage = Stage::new();
+    let other = CudaContext::new(1).expect("device 1");
+    let reads = stage.context.per_thread_stream();
+    let (ended, has_overtaken) = ends_in_a_capture(&stage, &reads, how, |at| match at {
+        "entry" => entry.set(&stage.context, &other),
+        "end" => end.set(&stage.context, &other),
+        _ => {}
+    });
+    assert!(!has_overtaken);
+    match how {
+        (_, false) => ended.expect("one capture"),
+        _ => assert_eq!(rule(ended), Rule::CaptureConsumer),
+    }
+}
+
+/// If the driver does not tell in which capture a guard begins, or ends, its edge is none that a writer may count on.
+#[rstest]
+fn a_question_about_a_capture_is_refused(
+    #[values("entry", "end")] refused_at: &str,
+    #[values(Begins::InCapture, Begins::ReadyEverywhere)] begins: Begins,
+    #[values("cuStreamIsCapturing", "cuStreamGetCaptureInfo_v2", "cuCtxGetCurrent")] call: &str,
+) {
+    for (nth, times) in (1..4).flat_map(|nth| [(nth, 1), (nth, 2)]) {
+        let stage = Stage::new();
+        let sim = stage.machine.sim;
+        let (_, has_overtaken) =
+            ends_in_a_capture(&stage, &stage.consumer, (begins, true), |at| match at {
+                "" => sim.clear_faults(),
+                at if at == refused_at => {
+                    (0..times).for_each(|next| sim.fault(call, nth + next, 999));
+                }
+                _ => {}
+            });
+        assert!(!has_overtaken, "{nth} {times}");
+    }
 }

@@ -115,7 +115,7 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
         };
         let request = Request::Stream(on);
         let done = order(driver, ready, request, &place, SyncPolicy::Event)?;
-        events += usize::from(matches!(done, Done::Event(_)));
+        events += usize::from(matches!(done, Done::Event(_) | Done::InGraph(..)));
     }
     Ok(events)
 }

@@ -44,22 +44,17 @@ pub(crate) enum Done {
     Nothing(Reason),
     /// One event was recorded and waited for; the host went on.
     Event(Reason),
+    /// The same in this capture, both streams being in it: an edge of its graph, which orders none of what the streams hold.
+    InGraph(Reason, u64),
     /// The host waited.
     HostWait(Reason),
 }
 
 impl Done {
-    /// Whether something was done for the streams or the host, and not in a graph.
-    pub(crate) const fn is_eager(self) -> bool {
-        !self.is_in_graph() && !matches!(self, Self::Nothing(_))
-    }
-
     /// Whether the order is an edge of a graph, and none of the streams.
+    #[cfg(feature = "cudarc")]
     pub(crate) const fn is_in_graph(self) -> bool {
-        matches!(
-            self,
-            Self::Event(Reason::SameCapture | Reason::ForkFromCapture)
-        )
+        matches!(self, Self::InGraph(..))
     }
 }
 
@@ -251,7 +246,12 @@ fn find_and_act<'d>(
             let event = Lease::recorded(caller.driver, (contexts.ready, id), record)?;
             caller.switch(contexts.wait)?;
             event.wait(wait)?;
-            Ok(Done::Event(reason))
+            Ok(match reason {
+                Reason::SameCapture | Reason::ForkFromCapture => {
+                    Done::InGraph(reason, contexts.capture)
+                }
+                _ => Done::Event(reason),
+            })
         }
     }
 }
@@ -277,14 +277,14 @@ fn find(
     if let Some(reason) = settled(&situation) {
         return Ok(Found::Settled(reason));
     }
-    let contexts = Contexts::find(caller, place, &situation, wholes)?;
+    let mut contexts = Contexts::find(caller, place, &situation, wholes)?;
     situation.ready_in_other_context = contexts.ready != contexts.wait;
     if let Some(reason) = settled(&situation) {
         return Ok(Found::Settled(reason));
     }
-    ask_captures(caller, place, &contexts, &mut situation)?;
+    ask_captures(caller, place, &mut contexts, &mut situation)?;
     if let Some(back) = back {
-        situation.joins_back = joins_back(caller, place, &contexts, &situation, back)?;
+        situation.joins_back = joins_back(caller, place, &mut contexts, &situation, back)?;
     }
     Ok(Found::Planned(plan(&situation), contexts))
 }
@@ -312,7 +312,7 @@ fn whole_capture(
 fn ask_captures(
     caller: &mut ContextGuard<'_>,
     place: &Place,
-    contexts: &Contexts,
+    contexts: &mut Contexts,
     situation: &mut Situation,
 ) -> Result<(), DriverError> {
     let driver = caller.driver;
@@ -339,8 +339,9 @@ fn ask_captures(
     situation.requested_capture = driver.capture(requested)?;
     if (situation.ready_capture, situation.requested_capture) == (Capture::Active, Capture::Active)
     {
-        let ready = driver.capture_id(situation.ready)?;
-        situation.same_capture = ready != 0 && ready == driver.capture_id(requested)?;
+        contexts.capture = driver.capture_id(situation.ready)?;
+        let requested = driver.capture_id(requested)?;
+        situation.same_capture = requested != 0 && requested == contexts.capture;
     }
     Ok(())
 }
@@ -349,7 +350,7 @@ fn ask_captures(
 fn joins_back(
     caller: &mut ContextGuard<'_>,
     place: &Place,
-    contexts: &Contexts,
+    contexts: &mut Contexts,
     situation: &Situation,
     back: Back,
 ) -> Result<bool, DriverError> {
@@ -360,19 +361,20 @@ fn joins_back(
     if states != (Capture::Active, Capture::Idle) {
         return Ok(false);
     }
-    if back.stream == situation.ready {
-        return Ok(true);
-    }
     if situation.ready.is_default() {
         caller.switch(contexts.ready)?;
     }
-    let ready = driver.capture_id(situation.ready)?;
+    contexts.capture = driver.capture_id(situation.ready)?;
+    if back.stream == situation.ready {
+        return Ok(true);
+    }
     if back.stream.is_default() {
         let home = Home::find(driver, place, back.whose, caller.current())?;
         caller.enter(home)?;
     }
     let is_captured = driver.capture(back.stream)? == Capture::Active;
-    Ok(is_captured && ready != 0 && ready == driver.capture_id(back.stream)?)
+    let is_one = |capture| capture != 0 && capture == contexts.capture;
+    Ok(is_captured && is_one(driver.capture_id(back.stream)?))
 }
 
 /// Waits for the ready stream, and if the host needs devices for itself for whole contexts of theirs, which contain

@@ -16,6 +16,8 @@ use super::keep::Begun;
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, IntoLiveStream, stats, with_driver};
 use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place};
+#[cfg(feature = "cudarc")]
+use crate::driver::{ContextGuard, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "cudarc")]
@@ -90,11 +92,30 @@ pub(crate) struct Consumer {
     /// The stream on which the producer works, if it has left the one of the import.
     moved: Option<Placed>,
     policy: SyncPolicy,
-    /// Whether the consumer's work begins outside of any graph: the forward edge was made between the streams, or was not
-    /// needed ([`check_entry`](ConsumeGuard::check_entry)).
-    is_eager: bool,
-    /// The capture of its stream that it begins in, if the driver was asked.
-    capture: Option<u64>,
+    entry: Entry,
+}
+
+/// Where a consumer's work begins.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// No forward edge was needed, and the driver was not asked.
+    NotAsked,
+    /// The driver has refused to tell.
+    #[cfg(feature = "cudarc")]
+    Unknown,
+    /// Outside of any graph.
+    Eager,
+    InCapture(u64),
+}
+
+impl From<Done> for Entry {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Nothing(_) => Self::NotAsked,
+            Done::Event(_) | Done::HostWait(_) => Self::Eager,
+            Done::InGraph(_, capture) => Self::InCapture(capture),
+        }
+    }
 }
 
 impl Consumer {
@@ -108,14 +129,6 @@ impl Consumer {
         let is_named_alike = (producer.stream, producer.thread) == (stream, thread);
         let is_one = !stream.is_default() || producer.whose == whose;
         stream == Stream::None || (is_named_alike && is_one)
-    }
-
-    /// Notes what the forward edge was: between the streams, or in which graph.
-    fn entered(&mut self, done: Done) {
-        self.is_eager = done.is_eager();
-        if done.is_in_graph() {
-            self.capture = with_driver(|driver| driver.capture_id(self.placed.stream)).ok();
-        }
     }
 
     /// Decides what the end of the guard does, for these streams of the producer's.
@@ -205,8 +218,7 @@ impl CaiView {
             edge: ReturnEdge::Unknown,
             moved,
             policy,
-            is_eager: false,
-            capture: None,
+            entry: Entry::NotAsked,
         };
         consumer.edge = consumer.edge_to(self.streams.placed_producer());
         consumer
@@ -240,7 +252,7 @@ impl CaiView {
             let done = with_driver(|driver| {
                 driver::order_within(driver, ready, request, back, &place, policy)
             })?;
-            consumer.entered(done);
+            consumer.entry = done.into();
         }
         Ok(self.consumed(consumer))
     }
@@ -261,7 +273,7 @@ impl CaiView {
         let (ready, place) = (self.ready_number(), self.place());
         let (done, pending) =
             with_driver(|driver| driver::begin(driver, ready, request, back, &place, policy))?;
-        consumer.entered(done);
+        consumer.entry = done.into();
         Ok((consumer, pending))
     }
 
@@ -321,27 +333,34 @@ impl ConsumeGuard {
         self.consumer.edge
     }
 
-    /// Asks whether the consumer is being captured now, if no forward edge has told: then the end can refuse an edge in a
-    /// graph that begins later, and tell work that is all of a graph.
+    /// Asks whether the consumer's stream, which is of `context`, is being captured now, if no forward edge has told: then the
+    /// end can refuse an edge in a graph that begins later, and tell work that is all of a graph.
     #[cfg(feature = "cudarc")]
-    pub(crate) fn check_entry(&mut self) {
+    pub(crate) fn check_entry(&mut self, context: Option<Context>) {
         let consumer = &mut self.consumer;
-        let is_told = consumer.is_eager || consumer.capture.is_some();
-        if consumer.edge != ReturnEdge::SameStream && !is_told {
-            let capture = with_driver(|driver| driver.capture(consumer.placed.stream));
-            consumer.is_eager = capture == Ok(Capture::Idle);
-            if capture == Ok(Capture::Active) {
-                let stream = consumer.placed.stream;
-                consumer.capture = with_driver(|driver| driver.capture_id(stream)).ok();
-            }
+        if consumer.edge == ReturnEdge::SameStream || !matches!(consumer.entry, Entry::NotAsked) {
+            return;
         }
+        let stream = consumer.placed.stream;
+        let ask = |driver| {
+            let mut current = ContextGuard::around(driver)?;
+            context.map_or(Ok(()), |context| current.switch(context))?;
+            match driver.capture(stream)? {
+                Capture::Active => driver.capture_id(stream).map(Entry::InCapture),
+                _ => Ok(Entry::Eager),
+            }
+        };
+        let told = with_driver(|driver| twice(|| ask(driver)));
+        consumer.entry = told.unwrap_or(Entry::Unknown);
     }
 
     /// Where the consumer's work began, as [`check_entry`](Self::check_entry) was told.
     #[cfg(feature = "cudarc")]
     pub(crate) fn begun(&self) -> Begun {
-        let capture = self.consumer.capture;
-        capture.map_or(Begun::OnStream, Begun::InCapture)
+        match self.consumer.entry {
+            Entry::InCapture(capture) => Begun::InCapture(capture),
+            _ => Begun::OnStream,
+        }
     }
 
     /// Returns the stream that the guard is for, as the guard was made.
@@ -468,25 +487,21 @@ impl ConsumeGuard {
         Ok(Some(done))
     }
 
-    /// Refuses an edge in a graph for work that was enqueued before the capture: nothing orders what the producer enqueues
-    /// after the capture behind that.
+    /// Refuses an edge in a graph for work that began outside of it: nothing orders what the producer enqueues after the
+    /// capture behind that.
     fn check_edge(&self, done: Done, producer: Stream) -> Result<(), Violation> {
-        let Consumer {
-            placed,
-            is_eager,
-            capture,
-            ..
-        } = self.consumer;
-        let is_of_another = |begun| {
-            let now = with_driver(|driver| driver.capture_id(placed.stream));
-            now.is_ok_and(|now| now != begun)
-        };
-        if !done.is_in_graph() || !(is_eager || capture.is_some_and(is_of_another)) {
-            return Ok(());
+        match (done, self.consumer.entry) {
+            (Done::InGraph(_, capture), Entry::InCapture(begun)) if capture == begun => Ok(()),
+            (Done::Nothing(_) | Done::Event(_) | Done::HostWait(_), _) | (_, Entry::NotAsked) => {
+                Ok(())
+            }
+            (Done::InGraph(..), _) => {
+                let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));
+                Err(Violation::new(rule, field, producer).with_hint(
+                    "leave the block before the capture begins, or enter it in the capture",
+                ))
+            }
         }
-        let (rule, field) = (Rule::CaptureConsumer, Field::Argument("stream"));
-        Err(Violation::new(rule, field, producer)
-            .with_hint("leave the block before the capture begins, or enter it in the capture"))
     }
 
     /// As [`make_wait`](Self::make_wait), without a wait of the host. If one is returned, the producer's stream waits

@@ -28,8 +28,8 @@ def threads():
 
 pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
 limits = resource.getrlimit(resource.RLIMIT_AS)
-# Room for objects, and none for the stack of a thread.
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 19), limits[1]))
+# Room for objects, and none for the stack of a thread, two megabytes.
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (3 << 19), limits[1]))
 copied()
 resource.setrlimit(resource.RLIMIT_AS, limits)
 assert not threads()

@@ -13,6 +13,8 @@ pub(super) struct Contexts {
     pub(super) wait: Context,
     /// In which no work may run while the host touches the array.
     pub(super) wholes: Vec<Context>,
+    /// The capture of the ready stream, if the requested one is in it, or may enter it; else 0, or a number that says nothing.
+    pub(super) capture: u64,
 }
 
 impl Contexts {
@@ -57,6 +59,7 @@ impl Contexts {
             ready,
             wait: of_wait.unwrap_or(ready),
             wholes,
+            capture: 0,
         })
     }
 }

@@ -623,7 +623,7 @@ fn captures(
     let done = order(&script, A1, A2.into(), &PLACE, policy);
     match refused {
         None => assert!(
-            matches!(done, Ok(Done::Event(Reason::SameCapture))),
+            matches!(done, Ok(Done::InGraph(Reason::SameCapture, _))),
             "{done:?}"
         ),
         Some(expected) => {
@@ -660,14 +660,14 @@ fn inside_consume_a_stream_may_enter_the_capture(script: Script) {
     script.captured(A1, Capture::Active, 7);
     let done = order_within(&script, A1, A2.into(), back(A1), &PLACE, SyncPolicy::Event);
     assert!(
-        matches!(done, Ok(Done::Event(Reason::ForkFromCapture))),
+        matches!(done, Ok(Done::InGraph(Reason::ForkFromCapture, _))),
         "{done:?}"
     );
     // The driver now counts the consumer's stream to the capture; the return edge is an event in it.
     script.captured(A2, Capture::Active, 7);
     let back = by_event(&script, A2, A1);
     assert!(
-        matches!(back, Ok(Done::Event(Reason::SameCapture))),
+        matches!(back, Ok(Done::InGraph(Reason::SameCapture, _))),
         "{back:?}"
     );
 }
@@ -702,7 +702,7 @@ fn inside_consume_a_stream_may_come_back_to_another(
         SyncPolicy::Event,
     );
     match enters {
-        true => assert_eq!(done.ok(), Some(Done::Event(Reason::ForkFromCapture))),
+        true => assert_eq!(done.ok(), Some(Done::InGraph(Reason::ForkFromCapture, 7))),
         false => {
             assert_eq!(rule(done), Rule::CaptureProducer);
             assert_only_asked(&script);
@@ -733,7 +733,7 @@ fn inside_consume_a_default_stream_may_come_back_to_a_handle(
         SyncPolicy::Event,
     );
     match id {
-        7 => assert_eq!(done.ok(), Some(Done::Event(Reason::ForkFromCapture))),
+        7 => assert_eq!(done.ok(), Some(Done::InGraph(Reason::ForkFromCapture, 7))),
         _ => assert_eq!(rule(done), Rule::CaptureProducer),
     }
     assert_eq!(script.current_now(), current);
@@ -1153,18 +1153,4 @@ fn the_pointer_query_is_one_call_with_and_without_bounds(script: Script) {
     let info: PointerInfo = script.pointer_info(ARRAY, true).expect("a query");
     assert_eq!(info.range, Some((ARRAY, 64)));
     assert_eq!(script.calls().len(), 2);
-}
-
-/// What a graph is to do has not been done, and nothing is nothing.
-#[test]
-fn what_was_done_at_once() {
-    for (done, is_eager) in [
-        (Done::Nothing(Reason::SameStream), false),
-        (Done::Event(Reason::SameCapture), false),
-        (Done::Event(Reason::ForkFromCapture), false),
-        (Done::Event(Reason::DifferentStreams), true),
-        (Done::HostWait(Reason::HostReads), true),
-    ] {
-        assert_eq!(done.is_eager(), is_eager, "{done:?}");
-    }
 }

@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
-use super::in_context::wait_for_context;
+use super::in_context::{context_of, wait_for_context};
 use super::keep;
 use super::stream::{check_device, mean_default, number_of};
 use crate::driver::MemoryKind;
@@ -233,6 +233,32 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         check_cuda(array.descriptor()).map_err(|refused| view.refusal(refused.into()))?;
         check_device(array.device(), stream)?;
         let (pointer, may_host_write) = seen_by_device(array)?;
+        let guard = match number.is_default() && array.is_shared_by_contexts() {
+            true => with_driver(|driver| {
+                let before = driver.current_context()?;
+                let guard = Self::begun(array, stream, number);
+                // What `mean_default` has made current.
+                if guard.is_err() {
+                    driver.set_current_context(before)?;
+                }
+                guard
+            }),
+            false => Self::begun(array, stream, number),
+        };
+        Ok(Self {
+            guard: Some(guard?),
+            view,
+            stream,
+            thread: thread_of(number),
+            pointer,
+            may_host_write,
+            captured: AtomicU64::new(0),
+            others: Mutex::default(),
+        })
+    }
+
+    /// Makes the stream wait for the data, and for a writer for those before it.
+    fn begun(array: &CaiView, stream: &CudaStream, number: Stream) -> Result<ConsumeGuard, Error> {
         if number.is_default() {
             mean_default(array, stream)?;
         }
@@ -244,17 +270,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             }
         }
         let mut guard = array.consume_with(number, SyncPolicy::Event)?;
-        guard.check_entry();
-        Ok(Self {
-            guard: Some(guard),
-            view,
-            stream,
-            thread: thread_of(number),
-            pointer,
-            may_host_write,
-            captured: AtomicU64::new(0),
-            others: Mutex::default(),
-        })
+        guard.check_entry(context_of(stream.context()));
+        Ok(guard)
     }
 
     /// Returns the address of the element of index 0 for code on the device: the kernel argument. 0 without

@@ -63,7 +63,7 @@ impl ConsumeGuard {
         match (self.consumer.edge, self.consumer.policy, done) {
             (ReturnEdge::Unknown, ..) => Dropped::Nothing("the producer's stream is unknown"),
             (ReturnEdge::Event, SyncPolicy::None, _) => Dropped::Nothing("the policy is \"none\""),
-            (_, _, Some(Done::Event(_))) => Dropped::Edge,
+            (_, _, Some(Done::Event(_) | Done::InGraph(..))) => Dropped::Edge,
             (_, _, Some(Done::HostWait(_))) => Dropped::HostWaited(None),
             (_, _, None | Some(Done::Nothing(_))) => Dropped::NotNeeded,
         }
