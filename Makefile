@@ -27,7 +27,8 @@
 #                                    two builds, ONLY='cp312|sdist' chooses
 #   make soak MINUTES=30             what takes longer: races, the simulator, ownership, sanitizers
 #   make miri                        Miri, by both models of aliasing: what has no result of these sources yet
-#   make mutants UNDER=src/view/     mutants of protocol/, driver/ and view/ against the tests: files without a result
+#   make mutants UNDER=src/view/     mutants of protocol/, driver/ and view/ against the tests: files without a result;
+#                                    SURVIVORS=1 gives new tests those that were left alive, too
 #   make coverage                    lines that the Rust and Python tests reach, and those that none does
 #   make fuzz MINUTES=30             coverage-guided: libFuzzer on the Rust targets, whole calls in Python
 #   make fuzz-stable                 a minute of the same targets and calls, with the stable compiler
