@@ -108,3 +108,24 @@ fn a_type_of_several_lanes_is_checked_in_full() {
         }
     }
 }
+
+/// The product of three extents wraps to a small number, and its partial ones have one high bit each.
+#[test]
+fn extents_whose_product_wraps_are_refused() {
+    let (shape, strides) = ([1 << 22; 3], [1 << 44, 1 << 22, 1]);
+    for dtype in [DType::U8, DType::F32] {
+        let size = i64::from(dtype.itemsize().expect("whole bytes"));
+        let strides = strides.map(|stride: i64| stride * size);
+        compare(dtype, 0x1000, &shape, Some(&strides));
+        compare(dtype, 0x1000, &shape, None);
+    }
+}
+
+/// An address below the alignment is a multiple of nothing.
+#[test]
+fn data_below_the_alignment_is_refused() {
+    for data in 1..8 {
+        compare(DType::F32, data, &[2], None);
+        compare(DType::F64, data, &[2], None);
+    }
+}

@@ -201,3 +201,28 @@ fn names_are_padded_to_a_width() {
     );
     assert_eq!(found, "  cuda|cuda:1  |0099");
 }
+
+/// A flag that is set already stays so.
+#[test]
+fn flags_are_set_and_not_turned_over() {
+    for flag in [Flags::IS_COPIED, Flags::READ_ONLY, Flags::SUBBYTE_PADDED] {
+        let twice = Flags::NONE.with(flag, true).with(flag, true);
+        assert!(twice.contains(flag));
+        assert!(!twice.with(flag, false).contains(flag));
+    }
+    for access in [Access::Writable, Access::ReadOnly, Access::Unknown] {
+        let once = Flags::IS_COPIED.with_access(access);
+        assert_eq!(once.with_access(access), once);
+    }
+}
+
+/// Of a newer DLPack are device types above the last one that is known.
+#[test]
+fn the_last_device_type_is_no_newer_one() {
+    for (device_type, is_newer) in [(DeviceType::LAST, false), (DeviceType::LAST + 1, true)] {
+        let refused = Device::check(DeviceType(device_type), -1)
+            .expect_err("no device")
+            .to_string();
+        assert_eq!(refused.contains("device types"), is_newer, "{refused}");
+    }
+}

@@ -485,3 +485,43 @@ fn an_uneven_stride_is_named_by_its_axis() {
     assert!(runs_backwards(&[3, -1]) && runs_backwards(&[-3, 0]));
     assert!(!runs_backwards(&[0, 1]) && !runs_backwards(&[0, 0]));
 }
+
+fn hashed(value: &impl std::hash::Hash) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[test]
+fn layouts_differ_by_their_numbers() {
+    let of =
+        |shape: &[i64], strides: &[i64]| from_elems(shape, given(strides), 4).expect("a layout");
+    let (one, other) = (of(&[2, 3], &[3, 1]), of(&[3, 2], &[2, 1]));
+    assert_eq!(one, of(&[2, 3], &[3, 1]));
+    assert_ne!(one, other);
+    assert_ne!(hashed(&one), hashed(&other));
+}
+
+/// The axis that is refused is the odd one, and not one beside it.
+#[test]
+fn the_odd_stride_is_named() {
+    for (shape, strides, odd) in [
+        ([2, 3], [6, 4], 6),
+        ([2, 3], [16, 6], 6),
+        ([2, 1], [6, 5], 6),
+    ] {
+        let refused = from_bytes(&shape, given(&strides), 4)
+            .expect_err("odd")
+            .to_string();
+        assert!(refused.contains(&odd.to_string()), "{refused}");
+    }
+}
+
+#[test]
+fn a_stride_of_zero_is_not_negative() {
+    for (stride, is_negative) in [(-1, true), (0, false), (1, false)] {
+        let layout = from_elems(&[3], given(&[stride]), 4).expect("a layout");
+        assert_eq!(layout.has_negative_strides(), is_negative);
+    }
+}
