@@ -42,8 +42,8 @@ WARM_UP = 100
 ALIVE = 7
 #: A rise above this is a failure of the guard.
 TOLERANCE = 1.05
-#: Caches by the address of a type (CPython's of attributes, ours of traits) have it in the first place or in another: of
-#: runs whose addresses differ by so many bytes the least counts.
+#: Caches by the address of a type (CPython's of attributes, ours of traits) have it in the first place or in another:
+#: of runs whose addresses differ by so many bytes the least counts.
 PADDINGS = (0, 3000, 9001)
 #: So much over a budget is not yet one: another compiler builds the floor a little differently.
 SLACK = 1.02
