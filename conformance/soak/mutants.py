@@ -150,6 +150,10 @@ class Mutant:
     body: tuple[int, int]
 
 
+#: Before any result is written, which would be a change.
+COMMIT = commit()
+
+
 def key(name: str) -> str:
     """Returns a mutant's name without line and column, which move."""
     return PLACE.sub(": ", name)
@@ -230,14 +234,14 @@ def builds(by_file: dict[str, list[Mutant]]) -> Iterator[list[Mutant]]:
 def of_rust(file: str, verdicts: dict[Mutant, Verdict]) -> Result:
     survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
     killed = {Rust.kind: len(verdicts) - len(survivors)}
-    return Result(digest(file), today(), commit(), len(verdicts), killed, not survivors, survivors)
+    return Result(digest(file), today(), COMMIT, len(verdicts), killed, not survivors, survivors)
 
 
 def add_rust(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
     """Takes out what the Rust tests kill now. Python's are asked again about the others."""
     result.survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
     result.killed[Rust.kind] += len(verdicts) - len(result.survivors)
-    result.date, result.commit, result.is_given_to_python = today(), commit(), not result.survivors
+    result.date, result.commit, result.is_given_to_python = today(), COMMIT, not result.survivors
 
 
 def add_python(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
