@@ -48,8 +48,8 @@ FOLDERS = ("view", "share", "driver", "protocol", "interop")
 LEFT_OUT = re.compile(
     r"/tests\.rs$|_tests\.rs$|/programs(/|\.rs$)|/simulat(ed|or)\.rs$|^src/(partners|python|interop/cudarc)(/|\.rs$)"
 )
-#: The module of tests at the end of a file.
-TESTS = re.compile(rb"\s*#\[cfg\((?:all\()?test\b[^\n]*\nmod tests.*", re.DOTALL)
+#: The module of tests of a file, which may be declared before its end.
+TESTS = re.compile(rb"\s*#\[cfg\((?:all\()?test\b[^\n]*\nmod tests(?:;\s*|\s*\{.*)", re.DOTALL)
 #: About this many tests run in one process, for at most so long.
 TOGETHER = 60
 SECONDS = 1800
