@@ -519,7 +519,7 @@ fn a_reader_whose_context_could_not_be_made_current(
         let opener = opened_later(held);
         drop(guard);
         machine.sim.clear_faults();
-        // What is current was left so by the refusals; cudarc may have noted one.
+        // The refusals have left another context current; cudarc may have noted one.
         let _ = own.check_err();
         writes.context().bind_to_thread().expect("current");
         drop(zeroed!(view, &writes));
@@ -538,6 +538,7 @@ fn a_refused_writer_waits_for_nothing() {
     let (reads, producer) = (&stage.consumer, &stage.producer);
     let [ready, writes] = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
     let mut view = stage.array(stream(&ready), Some(stream(producer)), &[1]);
+    let busy = gate(&stage.machine, reads);
     let guard = view.typed::<f32>().expect("floats").on(reads);
     begin(reads, RELAXED);
     assert_eq!(
@@ -545,7 +546,6 @@ fn a_refused_writer_waits_for_nothing() {
         Rule::CaptureProducer
     );
     assert!(is_whole(reads));
-    let busy = gate(&stage.machine, reads);
     let held = gate(&stage.machine, producer);
     stage.machine.sim.clear();
     if let Err(refused) = view
@@ -563,7 +563,7 @@ fn a_refused_writer_waits_for_nothing() {
     held.open();
 }
 
-/// What is current while a guard begins and ends, which asks about a default stream in that stream's own context.
+/// The context that is current while a guard begins and ends, which asks about a default stream in that stream's own context.
 #[derive(Clone, Copy, Debug)]
 enum Current {
     Own,

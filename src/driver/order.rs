@@ -44,7 +44,7 @@ pub(crate) enum Done {
     Nothing(Reason),
     /// One event was recorded and waited for; the host went on.
     Event(Reason),
-    /// The same in this capture, both streams being in it: an edge of its graph, which orders none of what the streams hold.
+    /// One event was recorded and waited for in this capture: an edge of its graph, which orders none of what the streams hold.
     InGraph(Reason, u64),
     /// The host waited.
     HostWait(Reason),

@@ -236,14 +236,14 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let guard = match number.is_default() && array.is_shared_by_contexts() {
             true => with_driver(|driver| {
                 let before = driver.current_context()?;
-                let guard = Self::begun(array, stream, number);
-                // What `mean_default` has made current.
+                let guard = Self::enter(array, stream, number);
+                // `mean_default` may have changed it.
                 if guard.is_err() {
                     driver.set_current_context(before)?;
                 }
                 guard
             }),
-            false => Self::begun(array, stream, number),
+            false => Self::enter(array, stream, number),
         };
         Ok(Self {
             guard: Some(guard?),
@@ -258,7 +258,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     }
 
     /// Makes the stream wait for the data, and for a writer for those before it.
-    fn begun(array: &CaiView, stream: &CudaStream, number: Stream) -> Result<ConsumeGuard, Error> {
+    fn enter(array: &CaiView, stream: &CudaStream, number: Stream) -> Result<ConsumeGuard, Error> {
         if number.is_default() {
             mean_default(array, stream)?;
         }

@@ -162,7 +162,7 @@ pub(crate) fn until_done(
     begun: Begun,
 ) -> Result<(), DriverError> {
     #[cfg(feature = "cudarc")]
-    let drawn = readers::Ticket::draw();
+    let before_mark = readers::Moment::next();
     let (used, event) = Use::marked(driver, stream)?;
     let ordinal = driver.current_device()?;
     let (owner, event) = (owner.share(), event.map(Arc::new));
@@ -180,7 +180,7 @@ pub(crate) fn until_done(
             (None, Begun::InCapture(begun)) if driver.capture_id(stream) == Ok(begun) => {
                 Arc::default()
             }
-            (event, _) => readers::note(&owner, used, event.as_ref(), drawn),
+            (event, _) => readers::note(&owner, used, event.as_ref(), before_mark),
         },
         owner,
     });

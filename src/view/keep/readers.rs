@@ -24,7 +24,7 @@ static READERS: Mutex<Readers> = Mutex::new(Readers {
 /// What to do about a reader whose stream was captured between its work and its end.
 const UNMARKED: &str = "a reader's stream was captured before its guard ended: end the guard first, or write once it is done";
 
-/// What the driver answers about an event that was recorded in a capture which has ended.
+/// The driver's answer about an event that was recorded in a capture which has ended.
 const INVALID_VALUE: u32 = 1;
 
 struct Readers {
@@ -61,20 +61,20 @@ enum Work {
     Lost(Option<Use>, Option<Context>),
 }
 
-/// When a mark was recorded: after the one number was drawn, and before the other. Threads that record on one stream note that
+/// When a mark was recorded: after the one moment, and before the other. Threads that record on one stream note that
 /// in any order.
 #[derive(Clone, Copy)]
 struct Recorded {
-    after: Ticket,
-    before: Ticket,
+    after: Moment,
+    before: Moment,
 }
 
-/// Each is larger than all that were drawn before.
+/// A point in time: each is larger than all that were taken before.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-pub(super) struct Ticket(u64);
+pub(super) struct Moment(u64);
 
-impl Ticket {
-    pub(super) fn draw() -> Self {
+impl Moment {
+    pub(super) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::SeqCst))
     }
@@ -106,17 +106,17 @@ fn lock() -> MutexGuard<'static, Readers> {
     READERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes work that reads the owner's memory, and its mark, which was recorded after `drawn`: the reader stands here as long as
+/// Notes work that reads the owner's memory, and its mark, which was recorded after `begun`: the reader stands here as long as
 /// the mark, or if there is none what is returned.
 pub(super) fn note(
     owner: &Owner,
     used: Use,
     mark: Option<&Arc<Lease<'static>>>,
-    drawn: Ticket,
+    begun: Moment,
 ) -> Arc<()> {
     let recorded = Recorded {
-        after: drawn,
-        before: Ticket::draw(),
+        after: begun,
+        before: Moment::next(),
     };
     let mut readers = lock();
     let of = readers.of(owner);
@@ -194,7 +194,7 @@ pub(crate) fn are_there(owner: &Owner) -> bool {
     id(owner).is_some_and(reads)
 }
 
-/// What a writer has to wait for: nothing has waited yet.
+/// The readers that a writer has to wait for: nothing has waited yet.
 pub(crate) struct Before {
     marks: Vec<Arc<Lease<'static>>>,
     lost: Vec<(Option<Use>, Option<Context>, Weak<()>)>,

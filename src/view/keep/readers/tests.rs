@@ -27,7 +27,7 @@ fn owner() -> Owner {
 
 /// A mark on `stream`, and what the keeper holds beside it.
 fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<Lease<'static>>, Arc<()>) {
-    let (used, drawn) = (Use::new(driver, stream).expect("a context"), Ticket::draw());
+    let (used, drawn) = (Use::new(driver, stream).expect("a context"), Moment::next());
     let mark = Arc::new(used.mark_own(driver).expect("a mark"));
     let kept = note(of, used, Some(&mark), drawn);
     (mark, kept)
@@ -74,7 +74,7 @@ fn a_writer_waits_for_the_last_mark_of_each_stream() {
 fn a_mark_that_is_noted_late_stands_for_no_later_one() {
     let (driver, owner) = (script(), owner());
     let used = Use::new(driver, STREAM).expect("a context");
-    let drawn = [Ticket::draw(), Ticket::draw()];
+    let drawn = [Moment::next(), Moment::next()];
     let marks = [(); 2].map(|()| Arc::new(used.mark_own(driver).expect("a mark")));
     for at in [1, 0] {
         drop(note(&owner, used, Some(&marks[at]), drawn[at]));
@@ -96,7 +96,7 @@ fn readers_of_one_owner_that_are_done_are_taken_out() {
     let mark = Arc::new(used.mark_own(driver).expect("a mark"));
     let mut kept = Vec::new();
     for _ in 0..8 * FEW {
-        kept.push(note(&owner, used, Some(&mark), Ticket::draw()));
+        kept.push(note(&owner, used, Some(&mark), Moment::next()));
     }
     assert_eq!(waits(driver, &owner), 8 * FEW);
     drop(mark);
@@ -105,7 +105,7 @@ fn readers_of_one_owner_that_are_done_are_taken_out() {
             &owner,
             used,
             Some(&Arc::new(used.mark_own(driver).expect("a mark"))),
-            Ticket::draw(),
+            Moment::next(),
         ));
     }
     let left = lock().of(&owner).readers.len();
@@ -152,7 +152,7 @@ fn a_captured_writer_is_refused_until_the_marks_are_reached() {
 fn a_writer_is_refused_while_a_reader_has_no_mark() {
     let (driver, owner) = (script(), owner());
     let used = Use::new(driver, STREAM).expect("a context");
-    let unmarked = note(&owner, used, None, Ticket::draw());
+    let unmarked = note(&owner, used, None, Moment::next());
     assert_eq!(
         rule(writes_after(driver, WRITER, &owner)),
         Rule::CaptureConsumer
