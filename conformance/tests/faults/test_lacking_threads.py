@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from conformance.tests.interpreter.process import on_the_simulator
 
+# Bytes of the stack that a thread of the library asks for. Far more than all else that the program asks for: an arena
+# of malloc is 64 MiB, and the allocator of the simulator's device maps what it is asked for.
+STACK = 1 << 30
+
 PROGRAM = """
 import ctypes, pathlib, resource
 import cai_dlpack as cd
@@ -28,8 +32,8 @@ def threads():
 
 pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
 limits = resource.getrlimit(resource.RLIMIT_AS)
-# Room for objects, and none for the stack of a thread, two megabytes.
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (3 << 19), limits[1]))
+# Room for objects and for memory of the simulator, and none for the stack of a thread.
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + {room}, limits[1]))
 copied()
 resource.setrlimit(resource.RLIMIT_AS, limits)
 assert not threads()
@@ -40,5 +44,5 @@ assert until(lambda: cd.stats()["live"] == 1, 5), cd.stats()
 
 
 def test_a_thread_that_could_not_be_started_is_started_later() -> None:
-    ended = on_the_simulator(PROGRAM)
+    ended = on_the_simulator(PROGRAM.replace("{room}", str(STACK // 2)), RUST_MIN_STACK=str(STACK))
     assert ended.returncode == 0, ended.stderr
