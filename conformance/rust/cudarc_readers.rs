@@ -318,6 +318,82 @@ fn a_reader_of_another_context_of_which_nothing_is_known(
     assert_eq!(found, [1; 16]);
 }
 
+/// The driver does not even tell which context is current: the writer waits in that of the reader's stream.
+#[rstest]
+fn a_reader_whose_context_is_not_told(
+    #[values("cuCtxGetCurrent", "cuCtxGetId")] call: &str,
+    #[values(0, 1)] device: usize,
+) {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let own = CudaContext::new_non_primary(device, 0).expect("a context");
+    let (address, mut view) = pinned(&primary, Stream::None);
+    machine.sim.poke(address, &[1; 16]).expect("ones");
+    let target = Memory::new(&own, 16);
+    let (reads, writes) = (own.new_stream(), primary.new_stream());
+    let (reads, writes) = (reads.expect("a stream"), writes.expect("a stream"));
+    own.bind_to_thread().expect("current");
+    let held = gate(&machine, &reads);
+    let guard = view.typed::<f32>().expect("floats").on(&reads);
+    let guard = guard.expect("a guard");
+    copy(&target, *guard.device_ptr(), &reads);
+    for nth in 1..30 {
+        machine.sim.fault(call, nth, 999);
+    }
+    lost(&machine, guard);
+    // cudarc may have noted a refusal.
+    let _ = own.check_err();
+    let opener = opened_later(held);
+    primary.bind_to_thread().expect("current");
+    drop(zeroed!(view, &writes));
+    writes.synchronize().expect("written");
+    opener.join().expect("opened");
+    own.bind_to_thread().expect("current");
+    reads.synchronize().expect("read");
+    let found = machine.sim.peek(target.address, 16).expect("bytes");
+    assert_eq!(found, [1; 16]);
+}
+
+/// cudarc writes on another stream than the guard's, and its wait for that has been refused: the end waits, or is refused too.
+#[rstest]
+fn a_writer_on_another_stream(
+    #[values(1, 2)] refusals: u64,
+    #[values(false, true)] has_producer: bool,
+) {
+    let stage = Stage::new();
+    let producer = has_producer.then(|| stream(&stage.producer));
+    let other = stage.context.new_stream().expect("a stream");
+    let mut view = stage.array(Stream::None, producer, &[1]);
+    let held = gate(&stage.machine, &other);
+    let guard = view.typed_mut::<f32>().expect("floats").on(&stage.consumer);
+    let mut guard = guard.expect("a guard");
+    stage.machine.sim.fault("cuStreamSynchronize", 1, 999);
+    let zeros = other.memset_zeros(&mut guard.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    stage.machine.sim.clear_faults();
+    for nth in 1..=refusals {
+        stage
+            .machine
+            .sim
+            .fault("cuThreadExchangeStreamCaptureMode", nth, 999);
+    }
+    let opener = opened_later(held);
+    let ended = guard.finish();
+    stage.machine.sim.clear_faults();
+    assert!(
+        stage.context.check_err().is_err(),
+        "the refusal that cudarc has noted"
+    );
+    match refusals {
+        1 => {
+            ended.expect("a refusal is one of a moment");
+            assert_eq!(read(&stage, &view), [0.0; 4]);
+        }
+        _ => assert!(matches!(ended, Err(Error::Driver(_))), "{ended:?}"),
+    }
+    opener.join().expect("opened");
+}
+
 /// With a context goes what runs there: nothing is left for a writer to wait for.
 #[rstest]
 fn a_reader_whose_context_is_gone(#[values(false, true)] is_pending: bool) {

@@ -52,7 +52,6 @@ pub(crate) enum Done {
 
 impl Done {
     /// Whether the order is an edge of a graph, and none of the streams.
-    #[cfg(feature = "cudarc")]
     pub(crate) const fn is_in_graph(self) -> bool {
         matches!(self, Self::InGraph(..))
     }
@@ -339,7 +338,13 @@ fn ask_captures(
     situation.requested_capture = driver.capture(requested)?;
     if (situation.ready_capture, situation.requested_capture) == (Capture::Active, Capture::Active)
     {
+        if situation.ready.is_default() {
+            caller.switch(contexts.ready)?;
+        }
         contexts.capture = driver.capture_id(situation.ready)?;
+        if requested.is_default() {
+            caller.switch(contexts.wait)?;
+        }
         let requested = driver.capture_id(requested)?;
         situation.same_capture = requested != 0 && requested == contexts.capture;
     }
@@ -365,7 +370,8 @@ fn joins_back(
         caller.switch(contexts.ready)?;
     }
     contexts.capture = driver.capture_id(situation.ready)?;
-    if back.stream == situation.ready {
+    let is_one = !back.stream.is_default() || back.whose == place.ready;
+    if back.stream == situation.ready && is_one {
         return Ok(true);
     }
     if back.stream.is_default() {

@@ -245,16 +245,57 @@ impl CaiView {
         back: Option<Back>,
         place: Place,
     ) -> Result<ConsumeGuard, Error> {
+        self.enter(&mut consumer, back, &place)?;
+        Ok(self.consumed(consumer))
+    }
+
+    /// Makes the forward edge from the ready stream.
+    fn enter(
+        &self,
+        consumer: &mut Consumer,
+        back: Option<Back>,
+        place: &Place,
+    ) -> Result<(), Error> {
         let (request, policy) = (Request::Stream(consumer.placed.stream), consumer.policy);
         let ready = self.ready_number();
-        if driver::needed(ready, request, &place, policy) {
+        if driver::needed(ready, request, place, policy) {
             self.check_platform(request, policy)?;
             let done = with_driver(|driver| {
-                driver::order_within(driver, ready, request, back, &place, policy)
+                driver::order_within(driver, ready, request, back, place, policy)
             })?;
-            consumer.entry = done.into();
+            if !matches!(done, Done::Nothing(_)) {
+                consumer.entry = done.into();
+            }
         }
-        Ok(self.consumed(consumer))
+        Ok(())
+    }
+
+    /// Makes the forward edges of a writer: from the ready stream, and from the producer's, which is where the ends of readers
+    /// come back to. After it [`consumed`](Self::consumed) makes the guard. The writer enters no graph if it still has to wait
+    /// for something else, `is_held_up`: that wait would be none of the graph's.
+    ///
+    /// # Errors
+    /// As [`consume`](Self::consume). The stream may wait for the data then, and for nothing else.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn enter_to_write(
+        &self,
+        stream: Stream,
+        is_held_up: bool,
+    ) -> Result<Consumer, Error> {
+        let (placed, policy) = (self.placed(stream), SyncPolicy::Event);
+        let mut consumer = self.consumer(placed, self.producer_moved()?, policy);
+        let back = self.back(consumer)?.filter(|_| !is_held_up);
+        self.enter(&mut consumer, back, &self.place())?;
+        if let Some(producer) = self.streams.placed_producer()
+            && producer != self.streams.placed_ready()
+        {
+            let mut there = self.clone();
+            there.streams = there.streams.with_ready(producer);
+            // What it has waited for by now is none of a graph's either.
+            let back = back.filter(|_| !matches!(consumer.entry, Entry::Eager));
+            there.enter(&mut consumer, back, &there.place())?;
+        }
+        Ok(consumer)
     }
 
     /// Makes the forward edge of [`consume_with`](Self::consume_with), without a wait of the host: returns the wait,

@@ -1,14 +1,23 @@
 //! Orders streams, and the host, after the data of a view.
 
 use super::streams::{Kept, Placed, is_elsewhere};
-use super::{CaiView, IntoLiveStream, defaults_now, detach, with_driver};
-use crate::driver::{self, Context, Defaults, Driver, Pending, Place};
+use super::{CaiView, IntoLiveStream, defaults_now, detach, keep, with_driver};
+use crate::driver::{self, Context, ContextGuard, Defaults, Driver, Pending, Place};
 use crate::error::Error;
 use crate::protocol::device::DeviceType;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
 use crate::protocol::stream::Plan;
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
+
+/// How a stream waits for data.
+#[derive(Clone, Copy, PartialEq)]
+enum Waits {
+    Not,
+    /// By an edge of a graph that both are being captured into.
+    InGraph,
+    Eagerly,
+}
 
 impl CaiView {
     /// Makes `stream` wait for the data; returns a view of the same memory that is ready there.
@@ -160,46 +169,71 @@ impl CaiView {
     }
 
     /// Makes `other`, on which a part of the array was written, wait for the ready stream; or else the host for one of the
-    /// two. Returns whether it is `other` on which all parts are ready then.
-    pub(super) fn has_all_after(&self, other: Placed) -> bool {
-        if self.is_awaited_by(other) || self.is_awaited_by_host() {
+    /// two. Returns whether it is `other` on which all parts are ready then. An edge of a graph orders all of them if none
+    /// `is_eager`, written by work of no graph; if one is and nothing else can be done the host waits for the contexts.
+    pub(super) fn has_all_after(&self, other: Placed, is_eager: bool) -> bool {
+        let orders = |waits| match waits {
+            Waits::Eagerly => true,
+            Waits::InGraph => !is_eager,
+            Waits::Not => false,
+        };
+        let forth = self.awaited_by(other);
+        if orders(forth) || self.is_awaited_by_host() {
             return true;
         }
-        let mut there = self.clone();
+        let (ready, mut there) = (self.streams.placed_ready(), self.clone());
         there.streams = there.streams.with_ready(other);
-        // Both ways are refused only if both streams are captured.
-        !there.is_awaited_by(self.streams.placed_ready()) && !there.is_awaited_by_host()
+        let back = there.awaited_by(ready);
+        if orders(back) || there.is_awaited_by_host() {
+            return false;
+        }
+        // Both streams are captured.
+        if is_eager && !(self.waits_for_context_of(ready) && self.waits_for_context_of(other)) {
+            keep::keep_for_ever(self.owner(), None);
+        }
+        forth == Waits::InGraph || back == Waits::Not
     }
 
-    /// Makes a stream wait for the data, unless that is refused; returns whether it does.
-    fn is_awaited_by(&self, stream: Placed) -> bool {
+    /// Makes a stream wait for the data, unless that is refused.
+    fn awaited_by(&self, stream: Placed) -> Waits {
         let (ready, request) = (self.ready_number(), Request::Stream(stream.stream));
         let place = Place {
             requested: stream.whose,
             ..self.place()
         };
+        if is_elsewhere(stream.thread) {
+            return Waits::Not;
+        }
+        if !driver::needed(ready, request, &place, SyncPolicy::Event) {
+            return Waits::Eagerly;
+        }
         let order = |driver| driver::order(driver, ready, request, &place, SyncPolicy::Event);
-        let is_needed = driver::needed(ready, request, &place, SyncPolicy::Event);
-        !is_elsewhere(stream.thread) && (!is_needed || with_driver(order).is_ok())
+        match with_driver(order) {
+            Ok(done) if done.is_in_graph() => Waits::InGraph,
+            Ok(_) => Waits::Eagerly,
+            Err(_) => Waits::Not,
+        }
+    }
+
+    /// Has the host wait for all work of a stream's context, beside captures too; returns whether it has.
+    fn waits_for_context_of(&self, Placed { stream, whose, .. }: Placed) -> bool {
+        let place = Place {
+            requested: whose,
+            ..self.place()
+        };
+        let waited = with_driver(|driver| {
+            let mut current = ContextGuard::of_stream(driver, stream, &place)?;
+            if !stream.is_default() {
+                current.switch(driver.stream_context(stream)?)?;
+            }
+            keep::wait_for_context(driver)
+        });
+        waited.is_ok()
     }
 
     /// Has the host wait for the data, unless that is refused; returns whether it has.
     fn is_awaited_by_host(&self) -> bool {
         self.order(Request::Host, SyncPolicy::Event).is_ok()
-    }
-
-    /// Makes `stream` wait for the producer's: that is where the ends of readers come back to, and what a writer has to wait
-    /// for beside the data.
-    #[cfg(feature = "cudarc")]
-    pub(crate) fn order_after_readers(&self, stream: Stream) -> Result<(), Error> {
-        match self.streams.placed_producer() {
-            Some(producer) if producer != self.streams.placed_ready() => {
-                let mut there = self.clone();
-                there.streams = there.streams.with_ready(producer);
-                there.order(Request::Stream(stream), SyncPolicy::Event)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Makes the ready stream wait for `now`, a stream of the calling thread.

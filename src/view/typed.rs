@@ -477,8 +477,9 @@ impl<'a, T: Element> ViewMut<'a, T> {
     }
 
     /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
-    pub(crate) fn written(&mut self, ready: Placed, kept: Option<Kept>) {
-        self.array.written(ready, kept);
+    /// `is_eager` tells of work that may be of no graph.
+    pub(crate) fn written(&mut self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
+        self.array.written(ready, kept, is_eager);
     }
 }
 

@@ -121,6 +121,8 @@ pub(super) mod sealed {
         pub(crate) at: Placed,
         /// Whether it is on the guard's stream, and not on the producer's, which is it or waits for it.
         pub(crate) is_here: bool,
+        /// Whether it may be work of no graph.
+        pub(crate) is_eager: bool,
     }
 
     pub trait Consume {
@@ -170,8 +172,9 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
     /// The data was written: sets the stream on which it is ready now. If the work is done, it is ready where it was, and
     /// everywhere.
     fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) {
-        if let Some(Left { at, is_here }) = left {
-            self.written(at, is_here.then(|| stream.keep()));
+        if let Some(left) = left {
+            let kept = left.is_here.then(|| stream.keep());
+            self.written(left.at, kept, left.is_eager);
         }
     }
 }
@@ -262,14 +265,16 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         if number.is_default() {
             mean_default(array, stream)?;
         }
-        if V::WRITES {
+        let mut guard = if V::WRITES {
             let before = keep::before_writer(array.owner(), stream, number)?;
-            array.order_after_readers(number)?;
+            let consumer = array.enter_to_write(number, before.is_some())?;
             if let Some(before) = before {
                 keep::wait_for(before, array.owner(), stream, number)?;
             }
-        }
-        let mut guard = array.consume_with(number, SyncPolicy::Event)?;
+            array.consumed(consumer)
+        } else {
+            array.consume_with(number, SyncPolicy::Event)?
+        };
         guard.check_entry(context_of(stream.context()));
         Ok(guard)
     }
@@ -365,8 +370,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
+        let is_eager = !matches!(begun, Begun::InCapture(_));
+        let mut others_done = Ok(());
         for context in &others {
-            detach(|| wait_for_context(context, Some(owner)));
+            others_done = others_done.and(detach(|| wait_for_context(context, Some(owner))));
         }
         let finished = guard.finish_told();
         let is_in_graph = matches!(finished, Ok((_, true)));
@@ -378,10 +385,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let mut left = Some(Left {
             at: producer.unwrap_or(here),
             is_here: producer.is_none(),
+            is_eager,
         });
         if self.is_elsewhere() {
             // The stream cannot be named here.
-            if detach(|| wait_for_context(stream.context(), Some(owner))) {
+            if detach(|| wait_for_context(stream.context(), Some(owner))).is_ok() {
                 left = None;
             }
         } else if finished.is_err() {
@@ -396,7 +404,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             detach(|| keep::until_done(owner, device, stream, begun));
         }
         self.view.ended(left, self.stream);
-        finished.map(|(edge, _)| edge)
+        let (edge, _) = finished?;
+        Ok(others_done.map(|()| edge)?)
     }
 }
 

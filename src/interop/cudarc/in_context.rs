@@ -95,7 +95,7 @@ impl<T: Ends> Drop for InContext<T> {
             return;
         };
         detach(|| {
-            if is_elsewhere && !wait_for_context(&context, None) {
+            if is_elsewhere && wait_for_context(&context, None).is_err() {
                 // Its work may be pending, and what is enqueued here would not come after that.
                 return std::mem::forget(value);
             }
@@ -114,7 +114,7 @@ impl<T: Ends> Drop for InContext<T> {
                     if let Err(refused) = value.settle() {
                         // Another call's, or this one's: cudarc's next call tells it.
                         context.record_err::<()>(Err(refused));
-                        if !keep::wait_for_context(driver) {
+                        if keep::wait_for_context(driver).is_err() {
                             return std::mem::forget(value);
                         }
                     }
@@ -181,17 +181,23 @@ pub(super) fn without_noted<R>(
     result.and_then(|result| meanwhile.map(|()| result))
 }
 
-/// Waits for all work of a context, of which a stream cannot be named here; a share of `owner` stays for ever if the host
-/// cannot. Returns whether it has.
-pub(super) fn wait_for_context(context: &Arc<CudaContext>, owner: Option<&Owner>) -> bool {
+/// Waits for all work of a context, of which a stream cannot be named here.
+///
+/// # Errors
+/// The driver's refusal: the work may go on, and a share of `owner` stays for ever.
+pub(super) fn wait_for_context(
+    context: &Arc<CudaContext>,
+    owner: Option<&Owner>,
+) -> Result<(), DriverError> {
     within(Arc::clone(context), |driver| {
-        let has_waited = match driver {
+        let waited = match driver {
             Ok(driver) => keep::wait_for_context(driver),
-            Err(error) => error.is_end_of_context(),
+            Err(error) if error.is_end_of_context() => Ok(()),
+            Err(refused) => Err(refused),
         };
-        if let (false, Some(owner)) = (has_waited, owner) {
+        if let (Err(_), Some(owner)) = (&waited, owner) {
             keep::keep_for_ever(owner, context_of(context));
         }
-        has_waited
+        waited
     })
 }

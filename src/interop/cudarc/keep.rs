@@ -28,7 +28,8 @@ use crate::view::{Owner, detach};
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, begun: Begun) {
     on_its_own(owner, stream, |driver, number| {
-        keep::by_stream(driver, number, owner, device, begun);
+        let context = context_of(stream.context());
+        keep::by_stream_of(driver, context, number, owner, device, begun);
     });
 }
 
@@ -42,9 +43,10 @@ pub(super) fn wait_or_keep(
 ) -> bool {
     let mut has_waited = false;
     on_its_own(owner, stream, |driver, number| {
+        let context = context_of(stream.context());
         match twice(|| driver.capture(number)) {
-            Ok(Capture::Idle) => has_waited = keep::wait(driver, number, owner),
-            _ => keep::by_stream(driver, number, owner, device, begun),
+            Ok(Capture::Idle) => has_waited = keep::wait(driver, context, number, owner),
+            _ => keep::by_stream_of(driver, context, number, owner, device, begun),
         }
     });
     has_waited

@@ -246,7 +246,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let (own, array) = (self.0.stream(), self.0.array());
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
-            let has_waited = wait_for_context(own.context(), Some(array.owner()));
+            let has_waited = wait_for_context(own.context(), Some(array.owner())).is_ok();
             return match has_waited {
                 true => Ok(()),
                 false => Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),

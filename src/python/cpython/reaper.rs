@@ -134,33 +134,55 @@ fn reap() {
     signals::block();
     let mut own = OwnThread::default();
     while wait() {
-        let mut context = any_context(&mut own);
+        let mut round = Round::begin(&mut own);
         let ended = gil::attached_first(|py| {
-            drain(py, || true);
+            drain(py, || round.is_ready());
             while py.detach(|| {
-                drop(context.take());
+                drop(round.context.take());
                 let is_more = wait();
-                context = is_more.then(|| any_context(&mut own)).flatten();
+                if is_more {
+                    round = Round::begin(&mut own);
+                }
                 is_more
             }) {
-                drain(py, || true);
+                drain(py, || round.is_ready());
             }
         });
         if ended.is_some() || gil::is_ending() {
             return;
         }
         // No memory: the pending call alone empties the queue meanwhile.
-        drop(context);
+        drop(round);
         std::thread::park_timeout(PAUSE);
     }
 }
 
-/// Makes a context current for the finalisers that call the driver (Numba's) and expect one, as on the threads that
-/// use arrays. `None` if the process has no context yet.
-fn any_context(own: &mut OwnThread) -> Option<ContextGuard<'static>> {
-    let driver = driver::in_use()?;
-    own.relax(driver);
-    ContextGuard::of_any_device(driver).ok().flatten()
+/// What the reaper's thread has for the finalisers that it runs in one go. It is prepared without the GIL.
+struct Round {
+    /// Whether a driver was in use, so that the thread is in RELAXED mode.
+    has_driver: bool,
+    /// Is current for those that call the driver (Numba's) and expect one, as on the threads that use arrays. `None` if the
+    /// process has no context yet.
+    context: Option<ContextGuard<'static>>,
+}
+
+impl Round {
+    fn begin(own: &mut OwnThread) -> Self {
+        let driver = driver::in_use();
+        let context = driver.and_then(|driver| {
+            own.relax(driver);
+            ContextGuard::of_any_device(driver).ok().flatten()
+        });
+        Self {
+            has_driver: driver.is_some(),
+            context,
+        }
+    }
+
+    /// Whether no driver has come since, for which the next round prepares the thread.
+    fn is_ready(&self) -> bool {
+        self.has_driver || driver::in_use().is_none()
+    }
 }
 
 /// Sleeps until the queue holds something; returns false once the gate is closed.

@@ -259,7 +259,6 @@ pub(super) struct Site {
 
 impl Site {
     /// The current context.
-    #[cfg(feature = "cudarc")]
     pub(super) fn here(driver: &dyn Driver) -> Result<Self, DriverError> {
         let home = Some(Home::here(driver)?);
         let ordinal = driver.current_device()?;

@@ -71,9 +71,11 @@ pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
 #[cfg(test)]
 pub(crate) use poll::round;
-pub(crate) use poll::{Begun, by_stream, end, end_after, mark_own, start_for};
+pub(crate) use poll::{
+    Begun, by_stream, end, end_after, keep_for_ever, mark_own, start_for, wait_for_context,
+};
 #[cfg(feature = "cudarc")]
-pub(crate) use poll::{keep_for_ever, wait, wait_for_context};
+pub(crate) use poll::{by_stream_of, wait};
 #[cfg(feature = "cudarc")]
 pub(crate) use readers::{Before, are_there, before_writer};
 #[cfg(feature = "pyo3")]

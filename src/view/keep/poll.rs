@@ -200,11 +200,23 @@ pub(crate) fn by_stream(
     device: Device,
     begun: Begun,
 ) {
+    by_stream_of(driver, None, stream, owner, device, begun);
+}
+
+/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for.
+pub(crate) fn by_stream_of(
+    driver: &'static dyn Driver,
+    context: Option<Context>,
+    stream: Stream,
+    owner: &Owner,
+    device: Device,
+    begun: Begun,
+) {
     // In a context that has failed, or is gone, nothing runs any more.
     let is_open = |error: DriverError| !error.is_end_of_context();
     let is_refused = || until_done(driver, stream, owner, device, begun).is_err_and(is_open);
     if is_refused() && !has_waited(driver, stream) && is_refused() {
-        keep_for_ever(owner, None);
+        keep_for_ever(owner, context);
     }
 }
 
@@ -224,12 +236,17 @@ pub(crate) fn keep_for_ever(
     std::mem::forget(kept);
 }
 
-/// Waits for a stream, and returns whether it has; a share of `owner` stays for ever if the host cannot.
+/// Waits for a stream of a context, and returns whether it has; a share of `owner` stays for ever if the host cannot.
 #[cfg(feature = "cudarc")]
-pub(crate) fn wait(driver: &dyn Driver, stream: Stream, owner: &Owner) -> bool {
+pub(crate) fn wait(
+    driver: &dyn Driver,
+    context: Option<Context>,
+    stream: Stream,
+    owner: &Owner,
+) -> bool {
     let has_waited = has_waited(driver, stream);
     if !has_waited {
-        keep_for_ever(owner, None);
+        keep_for_ever(owner, context);
     }
     has_waited
 }
@@ -244,13 +261,16 @@ fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
     waited.map_or_else(|error| error.is_end_of_context(), |()| true)
 }
 
-/// Waits for all work of the current context; returns whether that is over. No capture is broken, as by
-/// `cuCtxSynchronize`.
-#[cfg(feature = "cudarc")]
-pub(crate) fn wait_for_context(driver: &dyn Driver) -> bool {
-    Relaxed::new(driver)
-        .and_then(|_relaxed| Site::here(driver).map(|site| site.settle(driver)))
-        .unwrap_or_else(|error| error.is_end_of_context())
+/// Waits for all work of the current context. No capture is broken, as by `cuCtxSynchronize`.
+///
+/// # Errors
+/// The driver's refusal: the work may go on.
+pub(crate) fn wait_for_context(driver: &dyn Driver) -> Result<(), DriverError> {
+    let wait = |_relaxed| Site::here(driver)?.wait(driver);
+    match twice(|| Relaxed::new(driver)).and_then(wait) {
+        Err(refused) if !refused.is_end_of_context() => Err(refused),
+        _ => Ok(()),
+    }
 }
 
 /// Drops `owner` on the thread, which [`start`] has started; without one it stays for ever, as the caller may neither wait

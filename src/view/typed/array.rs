@@ -4,6 +4,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::view::{CaiView, Kept, Placed, detach};
@@ -51,16 +52,16 @@ impl<'a> ArrayMut<'a> {
     }
 
     /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
-    pub(super) fn written(&mut self, ready: Placed, kept: Option<Kept>) {
+    pub(super) fn written(&mut self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
         match self {
             Self::Whole(cai) => cai.set_ready_kept(ready, kept),
             Self::Part(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept);
+                of.written(ready, kept, is_eager);
             }
             Self::Reborrowed(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept);
+                of.written(ready, kept, is_eager);
             }
         }
     }
@@ -74,6 +75,7 @@ impl<'a> ArrayMut<'a> {
         };
         Arc::new(Whole {
             cai: Mutex::new(NonNull::from(cai)),
+            has_eager: AtomicBool::new(false),
             of,
             borrow: PhantomData,
         })
@@ -85,6 +87,8 @@ impl<'a> ArrayMut<'a> {
 /// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
 pub(super) struct Whole<'a> {
     cai: Mutex<NonNull<CaiView>>,
+    /// Whether a part may have been written by work of no graph.
+    has_eager: AtomicBool,
     /// The array that this one is itself a part of.
     of: Option<Arc<Whole<'a>>>,
     borrow: PhantomData<&'a mut CaiView>,
@@ -100,19 +104,20 @@ impl Whole<'_> {
     ///
     /// Another part may have been written on another stream: then one of the two waits for the other, or the host does, and
     /// the array is ready on the one that has all parts. A capture may forbid each of these for one of them.
-    fn written(&self, ready: Placed, kept: Option<Kept>) {
+    fn written(&self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
         detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
             // the lock is held, so that this is the only reference that is made of it now.
             let cai = unsafe { lock.as_mut() };
-            if cai.has_all_after(ready) {
+            let is_eager = self.has_eager.fetch_or(is_eager, Ordering::Relaxed) | is_eager;
+            if cai.has_all_after(ready, is_eager) {
                 cai.set_ready_kept(ready, kept.clone());
             }
         });
         if let Some(of) = &self.of {
-            of.written(ready, kept);
+            of.written(ready, kept, is_eager);
         }
     }
 }

@@ -1,0 +1,335 @@
+//! An edge of a graph orders the nodes of that graph and nothing that streams hold; and a default stream has the number of
+//! another context's, so that the driver is asked which capture it is in where it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::{Device, DeviceType};
+use cai_dlpack::protocol::dtype::DType;
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{LiveStream, Owner};
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaStream, result};
+use rstest::rstest;
+
+use crate::cudarc_guard::{Stage, stream};
+use crate::cudarc_orders::Memory;
+use crate::cudarc_uses::{MODES, begin, gate, opened_later, read, rule};
+use crate::simulator::{machine, number};
+
+/// Pinned memory, which every context reaches, ready on the per-thread default stream of `context`, where its producer works.
+/// It stays to the end of the process.
+fn pinned(context: &CudaContext) -> CaiView {
+    context.bind_to_thread().expect("current");
+    // SAFETY: a context is current.
+    let host = unsafe { result::malloc_host(16, 0) }.expect("pinned memory");
+    let device = Device::new(DeviceType::CUDA_HOST, 0);
+    let tensor = RawTensor::new(host.addr() as u64, device, DType::F32, &[4]);
+    let descriptor = Descriptor::new(&tensor).expect("a tensor");
+    let ready = Stream::PerThreadDefault;
+    // SAFETY: elements of memory that stays to the end, as the context's stream does.
+    unsafe { CaiView::new(descriptor, ready, Owner::new(())).with_producer(ready) }
+}
+
+/// Ends a capture, and its graph, which keeps what it uses; whether it is whole.
+fn is_whole(stream: &CudaStream) -> bool {
+    // SAFETY: a stream that is being captured.
+    let graph = unsafe { result::stream::end_capture(stream.cu_stream()) };
+    graph.is_ok_and(|graph| {
+        // SAFETY: just made, and used by nothing.
+        !graph.is_null() && unsafe { result::graph::destroy(graph) }.is_ok()
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Captures {
+    OneOfBoth,
+    OneOfEach,
+}
+
+/// Parts that were written before the captures in which their guards end: no edge of a graph orders that work, so the host waits
+/// for it, and who uses the array later finds all parts.
+#[rstest]
+fn parts_that_end_in_captures(
+    #[values(0, 1, 2)] mode: usize,
+    #[values(Captures::OneOfBoth, Captures::OneOfEach)] captures: Captures,
+    #[values(false, true)] has_producer: bool,
+    #[values(false, true)] has_ended_before: bool,
+    #[values(0, 1)] late: usize,
+) {
+    let stage = Stage::new();
+    let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let producer = has_producer.then(|| stream(&stage.producer));
+    let mut view = stage.array(Stream::None, producer, &[1]);
+    let held = gate(&stage.machine, &streams[late]);
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 2);
+    let (left, right) = parts.expect("two parts");
+    let (left, right) = (left.on(&streams[0]), right.on(&streams[1]));
+    let (mut left, mut right) = (left.expect("a guard"), right.expect("a guard"));
+    let zeros = streams[0].memset_zeros(&mut left.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    let zeros = streams[1].memset_zeros(&mut right.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    let mut left = Some(left);
+    if has_ended_before {
+        left.take().map(|left| left.finish().expect("the end"));
+    }
+    begin(&streams[0], MODES[mode]);
+    match captures {
+        Captures::OneOfBoth => streams[1].join(&streams[0]).expect("a fork"),
+        Captures::OneOfEach => begin(&streams[1], MODES[mode]),
+    }
+    let opener = opened_later(held);
+    let left = left.map(|left| left.finish());
+    for ended in left.into_iter().chain([right.finish()]) {
+        assert_eq!(ended.is_err(), has_producer, "{ended:?}");
+    }
+    match captures {
+        Captures::OneOfBoth => streams[0].join(&streams[1]).expect("a join"),
+        Captures::OneOfEach => assert!(is_whole(&streams[1])),
+    }
+    assert!(is_whole(&streams[0]));
+    assert_eq!(read(&stage, &view), [0.0; 4]);
+    opener.join().expect("opened");
+}
+
+/// Parts that were written in one capture are ordered by its graph: the host waits for nothing, though it could not.
+#[rstest]
+fn parts_of_one_capture(#[values(0, 1, 2)] mode: usize) {
+    let stage = Stage::new();
+    let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let held = gate(&stage.machine, &stage.consumer);
+    begin(&streams[0], MODES[mode]);
+    streams[1].join(&streams[0]).expect("a fork");
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 2);
+    let (left, right) = parts.expect("two parts");
+    for (part, stream) in [(left, &streams[0]), (right, &streams[1])] {
+        let mut guard = part.on(stream).expect("a guard");
+        let zeros = stream.memset_zeros(&mut guard.as_slice().expect("contiguous"));
+        zeros.expect("zeros");
+        guard.finish().expect("the end");
+    }
+    assert_eq!(view.ready(), stream(&streams[1]));
+    streams[0].join(&streams[1]).expect("a join");
+    assert!(is_whole(&streams[0]));
+    held.open();
+}
+
+/// What is asked for a stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    Ready,
+    Consume,
+    Read,
+    Write,
+    /// Of a guard that began before.
+    End,
+}
+
+/// The per-thread default streams of two contexts have one number, and each is in a capture of its own: those are two. If the one
+/// has joined the other's, they are one.
+#[rstest]
+fn default_streams_of_two_contexts_in_captures(
+    #[values(Use::Ready, Use::Consume, Use::Read, Use::Write, Use::End)] asked: Use,
+    #[values(0, 1, 2)] mode: usize,
+    #[values(false, true)] is_one: bool,
+) {
+    let machine = machine();
+    let (ours, theirs) = (CudaContext::new(0), CudaContext::new(1));
+    let (ours, theirs) = (ours.expect("device 0"), theirs.expect("device 1"));
+    let (ready, to) = (ours.per_thread_stream(), theirs.per_thread_stream());
+    let mut view = pinned(&ours);
+    let other = view.clone();
+    let begun = (asked == Use::End).then(|| {
+        let typed = other.typed::<f32>().expect("floats");
+        typed.on(&to).expect("a guard")
+    });
+    ours.bind_to_thread().expect("current");
+    begin(&ready, MODES[mode]);
+    match is_one {
+        true => to.join(&ready).expect("a fork"),
+        false => {
+            theirs.bind_to_thread().expect("current");
+            begin(&to, MODES[mode]);
+        }
+    }
+    theirs.bind_to_thread().expect("current");
+    let told = match asked {
+        Use::Ready => view.on(&to).map(drop),
+        Use::Consume => {
+            let guard = view.consume(LiveStream::PER_THREAD_DEFAULT);
+            guard.and_then(|guard| guard.finish()).map(drop)
+        }
+        Use::Read => {
+            let guard = view.typed::<f32>().expect("floats").on(&to);
+            guard.and_then(|guard| guard.finish()).map(drop)
+        }
+        Use::Write => {
+            let guard = view.typed_mut::<f32>().expect("floats").on(&to);
+            guard.and_then(|guard| guard.finish()).map(drop)
+        }
+        Use::End => begun.expect("a guard").finish().map(drop),
+    };
+    match is_one && asked != Use::End {
+        true => told.expect("one capture"),
+        // Of what began outside of the capture.
+        false if is_one => assert_eq!(rule(told), Rule::CaptureConsumer),
+        false => assert_eq!(rule(told), Rule::CaptureOther),
+    }
+    match is_one {
+        true => {
+            ours.bind_to_thread().expect("current");
+            ready.join(&to).expect("a join");
+        }
+        false => {
+            theirs.bind_to_thread().expect("current");
+            assert!(is_whole(&to));
+        }
+    }
+    ours.bind_to_thread().expect("current");
+    assert!(is_whole(&ready));
+    drop(machine);
+}
+
+/// The producer's stream has the number of the captured one that the data is ready on, and is another context's: nothing would
+/// join the consumer's stream back, so it enters no capture.
+#[rstest]
+fn a_producer_whose_stream_has_the_number_of_a_captured_one(
+    #[values(Use::Consume, Use::Read)] asked: Use,
+    #[values(0, 1, 2)] mode: usize,
+) {
+    let machine = machine();
+    let (ours, theirs) = (CudaContext::new(0), CudaContext::new(1));
+    let (ours, theirs) = (ours.expect("device 0"), theirs.expect("device 1"));
+    let ready = ours.per_thread_stream();
+    let consumer = ours.new_stream().expect("a stream");
+    let view = pinned(&theirs);
+    ours.bind_to_thread().expect("current");
+    let view = view.on(&ready).expect("ready on ours");
+    ours.bind_to_thread().expect("current");
+    begin(&ready, MODES[mode]);
+    let told = match asked {
+        Use::Consume => view.consume(&consumer).map(drop),
+        _ => {
+            let guard = view.typed::<f32>().expect("floats").on(&consumer);
+            guard.map(drop)
+        }
+    };
+    assert_eq!(rule(told), Rule::CaptureProducer);
+    ours.bind_to_thread().expect("current");
+    assert!(is_whole(&ready));
+    drop(machine);
+}
+
+/// Guards that follow one another in a capture of the producer's, each on a stream that enters it: all of them end in the graph.
+#[rstest]
+fn guards_one_after_the_other_in_a_capture(
+    #[values((true, true), (true, false), (false, true))] writes: (bool, bool),
+    #[values("another", "same", "producer")] second: &str,
+    #[values(false, true)] is_ready_everywhere: bool,
+    #[values(0, 1, 2)] mode: usize,
+) {
+    let stage = Stage::new();
+    let (producer, one) = (&stage.producer, &stage.consumer);
+    let another = stage.context.new_stream().expect("a stream");
+    let ready = match is_ready_everywhere {
+        true => Stream::None,
+        false => stream(producer),
+    };
+    let mut view = stage.array(ready, Some(stream(producer)), &[1]);
+    let target = Memory::new(&stage.context, 16);
+    begin(producer, MODES[mode]);
+    let mut used = |is_written, stream: &Arc<CudaStream>| -> Result<(), Error> {
+        if is_written {
+            let mut guard = view.typed_mut::<f32>()?.on(stream)?;
+            let zeros = stream.memset_zeros(&mut guard.as_slice().expect("contiguous"));
+            zeros.expect("zeros");
+            return guard.finish().map(drop);
+        }
+        let guard = view.typed::<f32>()?.on(stream)?;
+        let (to, from, stream) = (target.address, *guard.device_ptr(), stream.cu_stream());
+        // SAFETY: 16 bytes on either side, which no launch of the graph reads.
+        unsafe { result::memcpy_dtod_async(to, from, 16, stream) }.expect("a copy");
+        guard.finish().map(drop)
+    };
+    let first = used(writes.0, one);
+    let second = used(
+        writes.1,
+        match second {
+            "another" => &another,
+            "same" => one,
+            _ => producer,
+        },
+    );
+    // A reader of what is ready everywhere waits for nothing, and so enters no capture: its work is none of the graph's.
+    let mut told = [(writes.0, first), (writes.1, second)].into_iter();
+    assert!(told.all(|(is_written, told)| told.is_ok() || (!is_written && is_ready_everywhere)),);
+    assert!(is_whole(producer));
+}
+
+/// A writer that still has to wait for a reader enters no graph: the launches of that would not wait.
+#[rstest]
+fn a_writer_behind_a_reader_enters_no_graph(#[values(0, 1, 2)] mode: usize) {
+    let stage = Stage::new();
+    let (producer, reads) = (&stage.producer, &stage.consumer);
+    let writes = stage.context.new_stream().expect("a stream");
+    let silent = stage.array(stream(producer), None, &[1]);
+    // SAFETY: the memory stays to the end of the test, and the stream with it.
+    let mut view = unsafe { silent.clone().with_producer(stream(producer)) };
+    let held = gate(&stage.machine, reads);
+    let guard = silent.typed::<f32>().expect("floats").on(reads);
+    guard.expect("a guard").finish().expect("the end");
+    begin(producer, MODES[mode]);
+    let told = view.typed_mut::<f32>().expect("floats").on(&writes);
+    assert_eq!(rule(told.map(drop)), Rule::CaptureProducer);
+    held.open();
+    let late = Instant::now() + Duration::from_secs(10);
+    // Until the library knows that the reader is done.
+    loop {
+        let told = view.typed_mut::<f32>().expect("floats").on(&writes);
+        match told.and_then(|guard| guard.finish()) {
+            Ok(_) => break,
+            refused => assert!(Instant::now() < late, "{refused:?}"),
+        }
+    }
+    assert!(is_whole(producer));
+}
+
+/// A writer that is refused leaves its stream as it was, and the capture without a node of its own.
+#[rstest]
+fn a_refused_writer_waits_for_nothing(
+    #[values(false, true)] is_ready_captured: bool,
+    #[values(0, 1, 2)] mode: usize,
+) {
+    let stage = Stage::new();
+    let producer = &stage.producer;
+    let [ready, writes] = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(stream(&ready), Some(stream(producer)), &[1]);
+    match is_ready_captured {
+        true => begin(&ready, MODES[mode]),
+        false => {
+            begin(&writes, MODES[mode]);
+            producer.join(&writes).expect("a fork");
+        }
+    }
+    stage.machine.sim.clear();
+    let told = view.typed_mut::<f32>().expect("floats").on(&writes);
+    let refused = match is_ready_captured {
+        true => Rule::CaptureProducer,
+        false => Rule::CaptureConsumer,
+    };
+    assert_eq!(rule(told.map(drop)), refused);
+    let waits = stage.machine.orders();
+    let waits = waits.iter().filter(|(_, at)| *at == number(&writes));
+    assert_eq!(waits.count(), 0, "it waits for the producer");
+    match is_ready_captured {
+        true => assert!(is_whole(&ready)),
+        false => {
+            writes.join(producer).expect("a join");
+            assert!(is_whole(&writes));
+        }
+    }
+}
