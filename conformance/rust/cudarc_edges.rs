@@ -30,7 +30,9 @@ fn pinned(context: &CudaContext) -> CaiView {
     let descriptor = Descriptor::new(&tensor).expect("a tensor");
     let ready = Stream::PerThreadDefault;
     // SAFETY: elements of memory that stays to the end, as the context's stream does.
-    unsafe { CaiView::new(descriptor, ready, Owner::new(())).with_producer(ready) }
+    let view = unsafe { CaiView::new(descriptor, ready, Owner::new(())) };
+    // SAFETY: so they are.
+    unsafe { view.with_producer(ready) }
 }
 
 /// Ends a capture, and its graph, which keeps what it uses; whether it is whole.
@@ -95,12 +97,17 @@ fn parts_that_end_in_captures(
     opener.join().expect("opened");
 }
 
-/// Parts that were written in one capture are ordered by its graph: the host waits for nothing, though it could not.
+/// Parts that were written in one capture are ordered by its graph: the host waits for nothing, though it could not. That the one
+/// is on the producer's stream makes no difference.
 #[rstest]
-fn parts_of_one_capture(#[values(0, 1, 2)] mode: usize) {
+fn parts_of_one_capture(
+    #[values(0, 1, 2)] mode: usize,
+    #[values(None, Some(0), Some(1))] of_producer: Option<usize>,
+) {
     let stage = Stage::new();
     let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
-    let mut view = stage.array(Stream::None, None, &[1]);
+    let producer = of_producer.map(|at| stream(&streams[at]));
+    let mut view = stage.array(Stream::None, producer, &[1]);
     let held = gate(&stage.machine, &stage.consumer);
     begin(&streams[0], MODES[mode]);
     streams[1].join(&streams[0]).expect("a fork");
@@ -287,7 +294,7 @@ fn a_writer_behind_a_reader_enters_no_graph(#[values(0, 1, 2)] mode: usize) {
     assert_eq!(rule(told.map(drop)), Rule::CaptureProducer);
     held.open();
     let late = Instant::now() + Duration::from_secs(10);
-    // Until the library knows that the reader is done.
+    // Until the reader is done.
     loop {
         let told = view.typed_mut::<f32>().expect("floats").on(&writes);
         match told.and_then(|guard| guard.finish()) {
@@ -296,6 +303,81 @@ fn a_writer_behind_a_reader_enters_no_graph(#[values(0, 1, 2)] mode: usize) {
         }
     }
     assert!(is_whole(producer));
+}
+
+/// A reader that is done holds up no writer, whether the library has noticed by itself or not.
+#[rstest]
+fn a_writer_after_a_reader_enters_the_graph(#[values(0, 1, 2)] mode: usize) {
+    let stage = Stage::new();
+    let (producer, reads) = (&stage.producer, &stage.consumer);
+    let writes = stage.context.new_stream().expect("a stream");
+    for _ in 0..10 {
+        let silent = stage.array(stream(producer), None, &[1]);
+        // SAFETY: the memory stays to the end of the test, and the stream with it.
+        let mut view = unsafe { silent.clone().with_producer(stream(producer)) };
+        let guard = silent.typed::<f32>().expect("floats").on(reads);
+        guard.expect("a guard").finish().expect("the end");
+        reads.synchronize().expect("read");
+        begin(producer, MODES[mode]);
+        let told = view.typed_mut::<f32>().expect("floats").on(&writes);
+        told.and_then(|guard| guard.finish()).expect("a guard");
+        assert!(is_whole(producer));
+    }
+}
+
+/// A stream that waits for the data itself enters no graph of the producer's: the launches of that would not wait.
+#[rstest]
+fn a_writer_on_the_ready_stream_enters_no_graph(
+    #[values(false, true)] is_own: bool,
+    #[values(0, 1, 2)] mode: usize,
+) {
+    let stage = Stage::new();
+    let (producer, writes) = (&stage.producer, &stage.consumer);
+    let ready = stage.context.new_stream().expect("a stream");
+    let held = gate(&stage.machine, &ready);
+    let mut view = stage.array(stream(&ready), Some(stream(producer)), &[1]);
+    if is_own {
+        view = view.on(writes).expect("an order");
+    }
+    begin(producer, MODES[mode]);
+    let told = view.typed_mut::<f32>().expect("floats").on(writes);
+    assert_eq!(rule(told.map(drop)), Rule::CaptureProducer);
+    assert!(is_whole(producer));
+    held.open();
+}
+
+/// The driver refuses to wait for the parts that were written before the captures: the end tells it.
+#[rstest]
+fn parts_that_could_not_be_waited_for(#[values(1, 2)] refusals: u64) {
+    let stage = Stage::new();
+    let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let of_stage = stage.array(Stream::None, None, &[1]);
+    let descriptor = of_stage.descriptor().clone();
+    // SAFETY: elements of the stage's memory; the owner may stay for ever.
+    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+    let held = gate(&stage.machine, &streams[0]);
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 2);
+    let (left, right) = parts.expect("two parts");
+    let (left, right) = (left.on(&streams[0]), right.on(&streams[1]));
+    let (mut left, right) = (left.expect("a guard"), right.expect("a guard"));
+    let zeros = streams[0].memset_zeros(&mut left.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    left.finish().expect("the end");
+    begin(&streams[0], MODES[2]);
+    streams[1].join(&streams[0]).expect("a fork");
+    for nth in 1..=refusals {
+        stage.machine.sim.fault("cuMemFree_v2", nth, 999);
+    }
+    let opener = opened_later(held);
+    let ended = right.finish();
+    stage.machine.sim.clear_faults();
+    match refusals {
+        1 => drop(ended.expect("a refusal is one of a moment")),
+        _ => assert!(matches!(ended, Err(Error::Driver(_))), "{ended:?}"),
+    }
+    streams[0].join(&streams[1]).expect("a join");
+    assert!(is_whole(&streams[0]));
+    opener.join().expect("opened");
 }
 
 /// A writer that is refused leaves its stream as it was, and the capture without a node of its own.

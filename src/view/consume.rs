@@ -275,7 +275,7 @@ impl CaiView {
     /// for something else, `is_held_up`: that wait would be none of the graph's.
     ///
     /// # Errors
-    /// As [`consume`](Self::consume). The stream may wait for the data then, and for nothing else.
+    /// As [`consume`](Self::consume). If the producer's stream is refused the other one is waited for already.
     #[cfg(feature = "cudarc")]
     pub(crate) fn enter_to_write(
         &self,
@@ -291,8 +291,9 @@ impl CaiView {
         {
             let mut there = self.clone();
             there.streams = there.streams.with_ready(producer);
-            // What it has waited for by now is none of a graph's either.
-            let back = back.filter(|_| !matches!(consumer.entry, Entry::Eager));
+            // What the stream has waited for by now, or holds itself, is none of a graph's either.
+            let is_ready = self.ready_number() == Stream::None;
+            let back = back.filter(|_| is_ready || matches!(consumer.entry, Entry::InCapture(_)));
             there.enter(&mut consumer, back, &there.place())?;
         }
         Ok(consumer)
@@ -375,11 +376,13 @@ impl ConsumeGuard {
     }
 
     /// Asks whether the consumer's stream, which is of `context`, is being captured now, if no forward edge has told: then the
-    /// end can refuse an edge in a graph that begins later, and tell work that is all of a graph.
+    /// end can refuse an edge in a graph that begins later, and tell work that is all of a graph. On the producer's own stream
+    /// that matters for a part alone, beside which others may be written.
     #[cfg(feature = "cudarc")]
-    pub(crate) fn check_entry(&mut self, context: Option<Context>) {
+    pub(crate) fn check_entry(&mut self, context: Option<Context>, is_part: bool) {
         let consumer = &mut self.consumer;
-        if consumer.edge == ReturnEdge::SameStream || !matches!(consumer.entry, Entry::NotAsked) {
+        let is_settled = consumer.edge == ReturnEdge::SameStream && !is_part;
+        if is_settled || !matches!(consumer.entry, Entry::NotAsked) {
             return;
         }
         let stream = consumer.placed.stream;

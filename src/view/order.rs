@@ -2,7 +2,7 @@
 
 use super::streams::{Kept, Placed, is_elsewhere};
 use super::{CaiView, IntoLiveStream, defaults_now, detach, keep, with_driver};
-use crate::driver::{self, Context, ContextGuard, Defaults, Driver, Pending, Place};
+use crate::driver::{self, Context, ContextGuard, Defaults, Driver, DriverError, Pending, Place};
 use crate::error::Error;
 use crate::protocol::device::DeviceType;
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -169,9 +169,17 @@ impl CaiView {
     }
 
     /// Makes `other`, on which a part of the array was written, wait for the ready stream; or else the host for one of the
-    /// two. Returns whether it is `other` on which all parts are ready then. An edge of a graph orders all of them if none
-    /// `is_eager`, written by work of no graph; if one is and nothing else can be done the host waits for the contexts.
-    pub(super) fn has_all_after(&self, other: Placed, is_eager: bool) -> bool {
+    /// two. Returns whether it is `other` on which all parts are ready then, and whether they are done. An edge of a graph
+    /// orders all of them if none `is_eager`, written by work of no graph; if one is and nothing else can be done the host
+    /// waits for the contexts.
+    ///
+    /// # Errors
+    /// The driver's refusal of that wait: some part may not be ready, and the owner stays for ever.
+    pub(super) fn has_all_after(
+        &self,
+        other: Placed,
+        is_eager: bool,
+    ) -> Result<(bool, bool), DriverError> {
         let orders = |waits| match waits {
             Waits::Eagerly => true,
             Waits::InGraph => !is_eager,
@@ -179,19 +187,23 @@ impl CaiView {
         };
         let forth = self.awaited_by(other);
         if orders(forth) || self.is_awaited_by_host() {
-            return true;
+            return Ok((true, false));
         }
         let (ready, mut there) = (self.streams.placed_ready(), self.clone());
         there.streams = there.streams.with_ready(other);
         let back = there.awaited_by(ready);
         if orders(back) || there.is_awaited_by_host() {
-            return false;
+            return Ok((false, false));
         }
         // Both streams are captured.
-        if is_eager && !(self.waits_for_context_of(ready) && self.waits_for_context_of(other)) {
-            keep::keep_for_ever(self.owner(), None);
+        if is_eager {
+            let waited = self.wait_for_context_of(ready);
+            if let Err(refused) = waited.and_then(|()| self.wait_for_context_of(other)) {
+                keep::keep_for_ever(self.owner(), None);
+                return Err(refused);
+            }
         }
-        forth == Waits::InGraph || back == Waits::Not
+        Ok((forth == Waits::InGraph || back == Waits::Not, is_eager))
     }
 
     /// Makes a stream wait for the data, unless that is refused.
@@ -215,20 +227,20 @@ impl CaiView {
         }
     }
 
-    /// Has the host wait for all work of a stream's context, beside captures too; returns whether it has.
-    fn waits_for_context_of(&self, Placed { stream, whose, .. }: Placed) -> bool {
+    /// Has the host wait for all work of a stream's context, beside captures too.
+    fn wait_for_context_of(&self, placed: Placed) -> Result<(), DriverError> {
+        let Placed { stream, whose, .. } = placed;
         let place = Place {
             requested: whose,
             ..self.place()
         };
-        let waited = with_driver(|driver| {
+        with_driver(|driver| {
             let mut current = ContextGuard::of_stream(driver, stream, &place)?;
             if !stream.is_default() {
                 current.switch(driver.stream_context(stream)?)?;
             }
             keep::wait_for_context(driver)
-        });
-        waited.is_ok()
+        })
     }
 
     /// Has the host wait for the data, unless that is refused; returns whether it has.

@@ -18,6 +18,7 @@ use std::marker::PhantomData;
 use self::array::{Array, ArrayMut};
 use super::element::check_size;
 use super::{CaiView, Element, Kept, Placed};
+use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -476,10 +477,24 @@ impl<'a, T: Element> ViewMut<'a, T> {
         }
     }
 
+    /// Whether this is a part of an array, of which others may be written meanwhile.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn is_part(&self) -> bool {
+        !matches!(self.array, ArrayMut::Whole(_))
+    }
+
     /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
     /// `is_eager` tells of work that may be of no graph.
-    pub(crate) fn written(&mut self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
-        self.array.written(ready, kept, is_eager);
+    ///
+    /// # Errors
+    /// The driver's refusal of a wait for another part, of the same array.
+    pub(crate) fn written(
+        &mut self,
+        ready: Placed,
+        kept: Option<Kept>,
+        is_eager: bool,
+    ) -> Result<(), DriverError> {
+        self.array.written(ready, kept, is_eager)
     }
 }
 

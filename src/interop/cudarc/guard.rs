@@ -12,7 +12,7 @@ use self::sealed::Left;
 use super::in_context::{context_of, wait_for_context};
 use super::keep;
 use super::stream::{check_device, mean_default, number_of};
-use crate::driver::MemoryKind;
+use crate::driver::{DriverError, MemoryKind};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::DeviceType;
@@ -72,7 +72,7 @@ use crate::view::{
 ///
 /// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back, and for
 /// those that come back to none, on whichever stream they ended: of this view, of its clones and parts, and copies of them.
-/// It is refused (`capture-consumer`) in a capture until those are done, and everywhere after a reader whose stream was captured
+/// It is refused in a capture until those are done (`capture-consumer`; `capture-producer` in one that it would enter), and everywhere after a reader whose stream was captured
 /// between its work and its end.
 ///
 /// After a [`ViewMut`] was written, the view is ready where its writer left it: on the producer's stream, which
@@ -113,7 +113,7 @@ impl<T: Element> Consume for View<'_, T> {}
 impl<T: Element> Consume for ViewMut<'_, T> {}
 
 pub(super) mod sealed {
-    use super::{Arc, CaiView, CudaStream, Error};
+    use super::{Arc, CaiView, CudaStream, DriverError, Error};
     use crate::view::Placed;
 
     /// Where the work of a guard that has ended is.
@@ -138,7 +138,17 @@ pub(super) mod sealed {
         fn refusal(&self, refused: Error) -> Error;
 
         /// Notes that the guard has ended; `None` if the work is done.
-        fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>);
+        ///
+        /// # Errors
+        /// The driver's refusal of a wait for another part of the array.
+        fn ended(
+            &mut self,
+            left: Option<Left>,
+            stream: &Arc<CudaStream>,
+        ) -> Result<(), DriverError>;
+
+        /// Whether another part of the array may be written meanwhile.
+        fn is_part(&self) -> bool;
     }
 }
 
@@ -154,7 +164,13 @@ impl<T: Element> sealed::Consume for View<'_, T> {
         self.refusal(refused)
     }
 
-    fn ended(&mut self, _left: Option<Left>, _stream: &Arc<CudaStream>) {}
+    fn ended(&mut self, _left: Option<Left>, _stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn is_part(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Element> sealed::Consume for ViewMut<'_, T> {
@@ -171,11 +187,14 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
 
     /// The data was written: sets the stream on which it is ready now. If the work is done, it is ready where it was, and
     /// everywhere.
-    fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) {
-        if let Some(left) = left {
-            let kept = left.is_here.then(|| stream.keep());
-            self.written(left.at, kept, left.is_eager);
-        }
+    fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        let Some(left) = left else { return Ok(()) };
+        let kept = left.is_here.then(|| stream.keep());
+        self.written(left.at, kept, left.is_eager)
+    }
+
+    fn is_part(&self) -> bool {
+        self.is_part()
     }
 }
 
@@ -231,7 +250,7 @@ impl<'a, T: Element> ViewMut<'a, T> {
 
 impl<'s, V: Consume> StreamGuard<'s, V> {
     fn new(view: V, stream: &'s Arc<CudaStream>) -> Result<Self, Error> {
-        let array = view.array();
+        let (array, is_part) = (view.array(), view.is_part());
         let number = number_of(stream)?;
         check_cuda(array.descriptor()).map_err(|refused| view.refusal(refused.into()))?;
         check_device(array.device(), stream)?;
@@ -239,14 +258,14 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let guard = match number.is_default() && array.is_shared_by_contexts() {
             true => with_driver(|driver| {
                 let before = driver.current_context()?;
-                let guard = Self::enter(array, stream, number);
+                let guard = Self::enter(array, is_part, stream, number);
                 // `mean_default` may have changed it.
                 if guard.is_err() {
                     driver.set_current_context(before)?;
                 }
                 guard
             }),
-            false => Self::enter(array, stream, number),
+            false => Self::enter(array, is_part, stream, number),
         };
         Ok(Self {
             guard: Some(guard?),
@@ -261,21 +280,34 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     }
 
     /// Makes the stream wait for the data, and for a writer for those before it.
-    fn enter(array: &CaiView, stream: &CudaStream, number: Stream) -> Result<ConsumeGuard, Error> {
+    fn enter(
+        array: &CaiView,
+        is_part: bool,
+        stream: &CudaStream,
+        number: Stream,
+    ) -> Result<ConsumeGuard, Error> {
         if number.is_default() {
             mean_default(array, stream)?;
         }
         let mut guard = if V::WRITES {
             let before = keep::before_writer(array.owner(), stream, number)?;
-            let consumer = array.enter_to_write(number, before.is_some())?;
-            if let Some(before) = before {
-                keep::wait_for(before, array.owner(), stream, number)?;
-            }
+            let consumer = match (array.enter_to_write(number, before.is_some()), before) {
+                // A capture that a writer which waits for nothing may enter.
+                (Err(Error::Violation(_)), Some(before)) if keep::is_over(&before, stream) => {
+                    array.enter_to_write(number, false)?
+                }
+                (entered, Some(before)) => {
+                    let consumer = entered?;
+                    keep::wait_for(before, array.owner(), stream, number)?;
+                    consumer
+                }
+                (entered, None) => entered?,
+            };
             array.consumed(consumer)
         } else {
             array.consume_with(number, SyncPolicy::Event)?
         };
-        guard.check_entry(context_of(stream.context()));
+        guard.check_entry(context_of(stream.context()), is_part);
         Ok(guard)
     }
 
@@ -403,9 +435,9 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         {
             detach(|| keep::until_done(owner, device, stream, begun));
         }
-        self.view.ended(left, self.stream);
+        let parts_done = self.view.ended(left, self.stream);
         let (edge, _) = finished?;
-        Ok(others_done.map(|()| edge)?)
+        Ok(others_done.and(parts_done).map(|()| edge)?)
     }
 }
 

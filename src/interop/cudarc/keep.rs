@@ -79,6 +79,12 @@ pub(super) fn wait_for(
     detach(|| within(Arc::clone(stream.context()), wait))
 }
 
+/// Whether what [`before_writer`] has found is done by now; false if the driver does not tell.
+pub(super) fn is_over(before: &Before, stream: &CudaStream) -> bool {
+    let ask = |driver: Result<&'static dyn Driver, _>| before.is_over(driver?);
+    detach(|| within(Arc::clone(stream.context()), ask)).unwrap_or(false)
+}
+
 /// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,
 /// unless the context is gone: then nothing runs there any more.
 fn on_its_own(owner: &Owner, stream: &CudaStream, body: impl FnOnce(&'static dyn Driver, Stream)) {

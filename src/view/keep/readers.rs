@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::block::Use;
-use crate::driver::{self, Context, ContextGuard, Driver, Lease, Relaxed};
+use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Lease, Relaxed};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -223,10 +223,7 @@ pub(crate) fn before_writer(
     if !marks.is_empty()
         && let Some(refused) = refuse_wait(stream, driver.capture(stream)?)
     {
-        // A capture forbids to ask about events, but in this mode.
-        let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
-        let is_reached = |mark: &Arc<Lease<'static>>| mark.query() == Ok(true);
-        if !marks.iter().all(is_reached) {
+        if !are_reached(driver, &marks)? {
             return Err(refused.into());
         }
         marks.clear();
@@ -234,7 +231,21 @@ pub(crate) fn before_writer(
     Ok(Before { marks, lost })
 }
 
+fn are_reached(driver: &dyn Driver, marks: &[Arc<Lease<'static>>]) -> Result<bool, DriverError> {
+    // A capture forbids to ask about events, but in this mode.
+    let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+    Ok(marks.iter().all(|mark| mark.query() == Ok(true)))
+}
+
 impl Before {
+    /// Whether all of it is done by now.
+    ///
+    /// # Errors
+    /// The driver's refusal to tell.
+    pub(crate) fn is_over(&self, driver: &dyn Driver) -> Result<bool, DriverError> {
+        Ok(self.lost.is_empty() && are_reached(driver, &self.marks)?)
+    }
+
     /// Makes the writer's stream wait for it, and for work of which nothing is known the host.
     ///
     /// # Errors

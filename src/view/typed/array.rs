@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::driver::DriverError;
 use crate::view::{CaiView, Kept, Placed, detach};
 
 /// The array of a typed view that reads.
@@ -52,16 +53,27 @@ impl<'a> ArrayMut<'a> {
     }
 
     /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
-    pub(super) fn written(&mut self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
+    ///
+    /// # Errors
+    /// As [`CaiView::has_all_after`].
+    pub(super) fn written(
+        &mut self,
+        ready: Placed,
+        kept: Option<Kept>,
+        is_eager: bool,
+    ) -> Result<(), DriverError> {
         match self {
-            Self::Whole(cai) => cai.set_ready_kept(ready, kept),
+            Self::Whole(cai) => {
+                cai.set_ready_kept(ready, kept);
+                Ok(())
+            }
             Self::Part(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept, is_eager);
+                of.written(ready, kept, is_eager)
             }
             Self::Reborrowed(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept, is_eager);
+                of.written(ready, kept, is_eager)
             }
         }
     }
@@ -104,20 +116,34 @@ impl Whole<'_> {
     ///
     /// Another part may have been written on another stream: then one of the two waits for the other, or the host does, and
     /// the array is ready on the one that has all parts. A capture may forbid each of these for one of them.
-    fn written(&self, ready: Placed, kept: Option<Kept>, is_eager: bool) {
+    ///
+    /// # Errors
+    /// As [`CaiView::has_all_after`].
+    fn written(
+        &self,
+        ready: Placed,
+        kept: Option<Kept>,
+        is_eager: bool,
+    ) -> Result<(), DriverError> {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
-        detach(|| {
+        let told = detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
             // the lock is held, so that this is the only reference that is made of it now.
             let cai = unsafe { lock.as_mut() };
-            let is_eager = self.has_eager.fetch_or(is_eager, Ordering::Relaxed) | is_eager;
-            if cai.has_all_after(ready, is_eager) {
+            let may_be = is_eager || self.has_eager.load(Ordering::Relaxed);
+            let told = cai.has_all_after(ready, may_be);
+            let (is_there, are_done) = *told.as_ref().unwrap_or(&(true, false));
+            self.has_eager.store(may_be && !are_done, Ordering::Relaxed);
+            if is_there {
                 cai.set_ready_kept(ready, kept.clone());
             }
+            told
         });
-        if let Some(of) = &self.of {
-            of.written(ready, kept, is_eager);
-        }
+        let above = self.of.as_ref().map_or(Ok(()), |of| {
+            let are_done = matches!(told, Ok((_, true)));
+            of.written(ready, kept, is_eager && !are_done)
+        });
+        told.map(drop).and(above)
     }
 }

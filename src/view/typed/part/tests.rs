@@ -120,13 +120,15 @@ fn the_whole_array_is_ready_after_all_parts() {
         for (mut part, stream) in [first, second, third].into_iter().zip(order) {
             let before = part.cai().ready_number();
             match deep {
-                false => part.written(Placed::here(stream), None, true),
-                true => {
-                    part.reborrow()
-                        .slice(0, ..)
-                        .unwrap()
-                        .written(Placed::here(stream), None, true)
-                }
+                false => part
+                    .written(Placed::here(stream), None, true)
+                    .expect("ordered"),
+                true => part
+                    .reborrow()
+                    .slice(0, ..)
+                    .unwrap()
+                    .written(Placed::here(stream), None, true)
+                    .expect("ordered"),
             }
             assert_eq!((before, part.cai().ready_number()), (Stream::None, stream));
         }
@@ -145,8 +147,10 @@ fn one_part_asks_for_no_order() {
     let (mut view, script) = device(Stream::None);
     let _installed = script::install(script);
     let mut part = view.typed_mut::<f32>().unwrap().slice(0, 1..).unwrap();
-    part.written(Placed::here(STREAMS[0]), None, true);
-    part.written(Placed::here(STREAMS[0]), None, true);
+    part.written(Placed::here(STREAMS[0]), None, true)
+        .expect("ordered");
+    part.written(Placed::here(STREAMS[0]), None, true)
+        .expect("ordered");
     assert_eq!(waits(script), [""; 0]);
     assert_eq!(view.ready_number(), STREAMS[0]);
 }
@@ -156,10 +160,14 @@ fn the_host_waits_for_the_other_part_if_the_driver_refuses() {
     let (mut view, script) = device(Stream::None);
     let _installed = script::install(script);
     let (mut first, mut second) = view.typed_mut::<f32>().unwrap().split(0, 1).unwrap();
-    first.written(Placed::here(STREAMS[0]), None, true);
+    first
+        .written(Placed::here(STREAMS[0]), None, true)
+        .expect("ordered");
     script.fault("cuStreamWaitEvent", 0, 2);
     script.take_calls();
-    second.written(Placed::here(STREAMS[1]), None, true);
+    second
+        .written(Placed::here(STREAMS[1]), None, true)
+        .expect("ordered");
     let calls = script.take_calls();
     let waited = calls
         .iter()
