@@ -239,7 +239,7 @@ impl CaiView {
             if !stream.is_default() {
                 current.switch(driver.stream_context(stream)?)?;
             }
-            keep::wait_for_context(driver)
+            driver::twice(|| keep::wait_for_context(driver))
         })
     }
 

@@ -266,10 +266,7 @@ fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
 /// # Errors
 /// The driver's refusal: the work may go on.
 pub(crate) fn wait_for_context(driver: &dyn Driver) -> Result<(), DriverError> {
-    let wait = |_relaxed| {
-        let site = Site::here(driver)?;
-        twice(|| site.wait(driver))
-    };
+    let wait = |_relaxed| Site::here(driver)?.wait(driver);
     match twice(|| Relaxed::new(driver)).and_then(wait) {
         Err(refused) if !refused.is_end_of_context() => Err(refused),
         _ => Ok(()),
