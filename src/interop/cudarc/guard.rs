@@ -72,8 +72,8 @@ use crate::view::{
 ///
 /// A guard of a [`ViewMut`] waits for the producer's stream too, to which the ends of earlier readers come back, and for
 /// those that come back to none, on whichever stream they ended: of this view, of its clones and parts, and copies of them.
-/// It is refused in a capture until those are done (`capture-consumer`; `capture-producer` in one that it would enter), and everywhere after a reader whose stream was captured
-/// between its work and its end.
+/// It is refused in a capture until those are done (`capture-consumer`; `capture-producer` in one that it would enter), and
+/// everywhere after a reader whose stream was captured between its work and its end.
 ///
 /// After a [`ViewMut`] was written, the view is ready where its writer left it: on the producer's stream, which
 /// waits for the kernel; or, if the producer named none, on this stream, which the view then keeps alive.
