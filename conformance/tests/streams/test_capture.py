@@ -358,38 +358,37 @@ print(threads.count(threading.get_ident()), "on the main thread")
 """
 
 
+def changed(program: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert old in program
+        program = program.replace(old, new)
+    return program
+
+
 #: As before, while the main thread is in C code: the library's own thread has begun the batch.
-OWN_BATCH_BEGUN_BEFORE = BATCH_BEGUN_BEFORE.replace(
-    """native.storm(batch, gil=True)
-while thread.is_alive():
-    pass
-""",
-    """quiet.sit_until(ctypes.byref(is_over))
-thread.join()
-""",
-).replace(
-    """    begun.wait(20)
-""",
-    """    time.sleep(0.01)
+OWN_BATCH_BEGUN_BEFORE = changed(
+    BATCH_BEGUN_BEFORE,
+    {
+        "import threading": "import ctypes, sys, threading, time",
+        "    begun.wait(20)\n": """
+    time.sleep(0.01)
     sys.setswitchinterval(0.005)
     native.storm(batch, gil=True)
     assert begun.wait(20)
 """,
-).replace(
-    """    captures.end(a)
-    print""",
-    """    is_over.value = 1
-    captures.end(a)
-    print""",
-).replace(
-    """thread.start()
-""",
-    """quiet, is_over = native.without_gil(), ctypes.c_int(0)
+        "    captures.end(a)\n": "    is_over.value = 1\n    captures.end(a)\n",
+        "thread.start()\n": """
+quiet, is_over = native.without_gil(), ctypes.c_int(0)
 native.path()
 sys.setswitchinterval(1000)  # the other thread gets the GIL when this one is in C code
 thread.start()
 """,
-).replace("import threading", "import ctypes, sys, threading, time")
+        "native.storm(batch, gil=True)\nwhile thread.is_alive():\n    pass\n": """
+quiet.sit_until(ctypes.byref(is_over))
+thread.join()
+""",
+    },
+)
 
 
 @pytest.mark.parametrize(
