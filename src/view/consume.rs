@@ -275,7 +275,8 @@ impl CaiView {
     /// for something else, `is_held_up`: that wait would be none of the graph's.
     ///
     /// # Errors
-    /// As [`consume`](Self::consume). If the producer's stream is refused the other one is waited for already.
+    /// As [`consume`](Self::consume). If the producer's stream is refused the other one is waited for already; if that refusal
+    /// is the driver's, the stream may have entered a capture.
     #[cfg(feature = "cudarc")]
     pub(crate) fn enter_to_write(
         &self,

@@ -451,7 +451,7 @@ impl<'a, T: Element> StreamGuard<'_, View<'a, T>> {
 
 impl<V: Consume> Drop for StreamGuard<'_, V> {
     fn drop(&mut self) {
-        // A refusal has been answered by a wait.
+        // A refusal has been answered by a wait, unless that was refused, too (docs/rust.md).
         let _ = self.end();
     }
 }
