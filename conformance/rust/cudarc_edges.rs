@@ -125,7 +125,7 @@ fn parts_of_one_capture(
     held.open();
 }
 
-/// What is asked for a stream.
+/// The call that is tried on a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Ready,

@@ -292,7 +292,7 @@ impl CaiView {
         {
             let mut there = self.clone();
             there.streams = there.streams.with_ready(producer);
-            // What the stream has waited for by now, or holds itself, is none of a graph's either.
+            // Nor does a graph order data that the stream has waited for by now, or holds itself.
             let is_ready = self.ready_number() == Stream::None;
             let back = back.filter(|_| is_ready || matches!(consumer.entry, Entry::InCapture(_)));
             there.enter(&mut consumer, back, &there.place())?;

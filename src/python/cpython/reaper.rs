@@ -157,9 +157,9 @@ fn reap() {
     }
 }
 
-/// What the reaper's thread has for the finalisers that it runs in one go. It is prepared without the GIL.
+/// The state of the reaper's thread for the finalisers that it runs in one go. It is prepared without the GIL.
 struct Round {
-    /// Whether a driver was in use, so that the thread is in RELAXED mode.
+    /// Whether a driver was in use, which was asked for RELAXED mode then.
     has_driver: bool,
     /// Is current for those that call the driver (Numba's) and expect one, as on the threads that use arrays. `None` if the
     /// process has no context yet.

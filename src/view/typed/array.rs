@@ -55,7 +55,7 @@ impl<'a> ArrayMut<'a> {
     /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
     ///
     /// # Errors
-    /// As [`CaiView::has_all_after`].
+    /// The driver's refusal of a wait for another part.
     pub(super) fn written(
         &mut self,
         ready: Placed,
@@ -99,7 +99,7 @@ impl<'a> ArrayMut<'a> {
 /// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
 pub(super) struct Whole<'a> {
     cai: Mutex<NonNull<CaiView>>,
-    /// Whether a part may have been written by work of no graph.
+    /// Whether a part may have been written by work of no graph. Changes under the lock alone.
     has_eager: AtomicBool,
     /// The array that this one is itself a part of.
     of: Option<Arc<Whole<'a>>>,
@@ -118,7 +118,7 @@ impl Whole<'_> {
     /// the array is ready on the one that has all parts. A capture may forbid each of these for one of them.
     ///
     /// # Errors
-    /// As [`CaiView::has_all_after`].
+    /// The driver's refusal of a wait for another part.
     fn written(
         &self,
         ready: Placed,
