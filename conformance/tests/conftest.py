@@ -21,6 +21,7 @@ def simulated() -> Machine:
 @pytest.fixture
 def machine(simulated: Machine) -> Iterator[Machine]:
     """The simulated machine with device 0 current and an empty log."""
+    gc.collect()  # what earlier tests have left: its end calls the driver
     simulated.set_current(0)
     simulated.set_capture_mode(0)  # GLOBAL: an earlier test may have left another one
     simulated.clear()

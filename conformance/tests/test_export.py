@@ -190,7 +190,7 @@ def test_all_arguments_of_the_array_api_at_once() -> None:
 def test_every_stream_is_taken_where_nothing_is_pending(stream: int | None, machine: Machine) -> None:
     """With `stream: None` in the interface nothing is pending, so that no call is made."""
     view = view_of()
-    machine.clear()
+    machine.clear_own()
     assert exported(view, stream=stream).data == FAKE_POINTER
     assert machine.calls() == []
 
@@ -301,10 +301,10 @@ def test_one_query_where_the_device_is_unknown_and_none_where_it_is_known(machin
     pointer = machine.device_memory(24)
     producer = cai(data=(pointer, False))
     cd.view(producer)
-    machine.clear()
+    machine.clear_own()
     cd.view(producer)
     assert machine.names() == ["cuPointerGetAttributes"]
-    machine.clear()
+    machine.clear_own()
     cd.view(producer, device_id=0)
     cd.from_dlpack(Dlpack(abi.make(device=(abi.CUDA, 0), data=pointer)))
     assert machine.calls() == []

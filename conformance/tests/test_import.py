@@ -249,7 +249,7 @@ def test_a_view_of_a_view() -> None:
 
 def test_the_import_of_our_own_export_makes_no_driver_call(machine: Machine) -> None:
     view = cd.view(Cai(interface()), device_id=0)
-    machine.clear()
+    machine.clear_own()
     cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
     cd.from_dlpack(view)
     assert machine.calls() == []

@@ -96,7 +96,7 @@ def test_numba_stream_is_ordered_by_one_event(machine: Machine) -> None:
 def test_numba_stream_needs_no_call(asked: str, machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    machine.clear()
+    machine.clear_own()
     view.__dlpack__(stream=int(ready) if asked == "same" else -1, max_version=(1, 3))
     assert machine.calls() == []
 
@@ -106,7 +106,7 @@ def test_numba_array_without_a_stream_is_pending_on_numbas_default(machine: Mach
     array = numba.cuda.to_device(VALUES)
     view = cd.view(array)
     assert (view.stream, view.producer_stream) == (1, 1)
-    machine.clear()
+    machine.clear_own()
     for stream in (None, -1, 1):
         view.__dlpack__(stream=stream, max_version=(1, 3))
     assert machine.calls() == []
@@ -117,7 +117,7 @@ def test_numba_array_without_a_stream_is_pending_on_numbas_default(machine: Mach
 def test_nothing_pending_is_said_by_the_caller_and_costs_nothing(machine: Machine) -> None:
     view = cd.view(numba.cuda.to_device(VALUES), producer_stream=None)
     assert view.stream is None
-    machine.clear()
+    machine.clear_own()
     for stream in (None, -1, 1, 2, 0x5500):
         view.__dlpack__(stream=stream, max_version=(1, 3))
     assert machine.calls() == []
@@ -423,12 +423,12 @@ def test_mpi4py_infers_the_type_of_a_view(machine: Machine) -> None:
 def test_on_makes_a_view_that_is_ready_on_my_stream(machine: Machine) -> None:
     ready, mine = numba.cuda.stream(), machine.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    machine.clear()
+    machine.clear_own()
     moved = view.on(mine)
     assert machine.order() == one_event(int(ready), mine)
     assert (moved.stream, moved.producer_stream, moved.ptr) == (mine, int(ready), view.ptr)
     assert view.stream == int(ready)
-    machine.clear()
+    machine.clear_own()
     assert moved.on(mine).stream == mine
     assert moved.__cuda_array_interface__["stream"] == mine
     moved.__dlpack__(stream=mine, max_version=(1, 3))
@@ -438,11 +438,11 @@ def test_on_makes_a_view_that_is_ready_on_my_stream(machine: Machine) -> None:
 def test_synchronize_waits_on_the_host_and_leaves_nothing_to_wait_for(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    machine.clear()
+    machine.clear_own()
     done = view.synchronize()
     assert [call for call in machine.order() if "Synchronize" in call[0]] != []
     assert (done.stream, done.ptr, done.producer_stream) == (None, view.ptr, int(ready))
-    machine.clear()
+    machine.clear_own()
     done.__dlpack__(stream=1, max_version=(1, 3))
     assert machine.calls() == []
 
@@ -450,6 +450,6 @@ def test_synchronize_waits_on_the_host_and_leaves_nothing_to_wait_for(machine: M
 def test_the_interface_passes_the_stream_on_without_a_call(machine: Machine) -> None:
     ready = numba.cuda.stream()
     view = cd.view(numba.cuda.to_device(VALUES, stream=ready))
-    machine.clear()
+    machine.clear_own()
     assert view.__cuda_array_interface__["stream"] == int(ready)
     assert machine.calls() == []

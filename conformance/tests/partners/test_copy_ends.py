@@ -211,7 +211,7 @@ def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
         machine.write(first, OLD)
         return bool(on_a_thread(is_taken_over)) and until(partial(is_at_most, machine, before))
 
-    assert any(taken_over() for _ in range(10))
+    assert any(taken_over() for _ in range(50))
     assert [machine.read(target, SIZE) for target in targets] == [OLD, NEW]
 
 

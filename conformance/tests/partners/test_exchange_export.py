@@ -170,7 +170,7 @@ def test_the_work_stream_is_the_threads_own(machine: Machine) -> None:
 @pytest.mark.parametrize("stream", [None, 1])
 def test_nothing_is_called_where_nothing_is_to_be_waited_for(stream: int | None, machine: Machine) -> None:
     view = device_view(machine, stream=stream)
-    machine.clear()
+    machine.clear_own()
     lend(view)
     abi.release(take(view))
     assert machine.calls() == []
@@ -233,7 +233,7 @@ def give(made: abi.Made | None) -> Any:
 def test_a_tensor_becomes_a_view_on_the_work_stream(machine: Machine) -> None:
     made, mine = abi.make(device=(2, 0), data=machine.device_memory(64)), machine.stream()
     with cd.use_stream(mine):
-        machine.clear()
+        machine.clear_own()
         view = give(made)
     assert type(view) is cd.CaiView
     assert (view.ptr, view.stream, view.producer_stream) == (made.tensor.data, mine, mine)

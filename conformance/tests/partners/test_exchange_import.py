@@ -48,7 +48,7 @@ def test_a_host_tensor_comes_by_the_table_and_asks_for_no_stream() -> None:
 def test_the_work_stream_is_ready_and_producer_stream(raw: int, stream: int, machine: Machine) -> None:
     producer = cuda(machine)
     producer.stream = raw
-    machine.clear()
+    machine.clear_own()
     view = cd.view(instance(producer))
     assert producer.asked == [(2, 0)]
     assert (view.stream, view.producer_stream) == (stream, stream)
@@ -135,7 +135,7 @@ def test_a_producer_that_moved_is_waited_for(export: Any, machine: Machine) -> N
     producer, before, after = cuda(machine), machine.stream(), machine.stream()
     producer.stream = before
     view = cd.view(instance(producer))
-    machine.clear()
+    machine.clear_own()
     export(view)
     assert machine.calls() == [], "it has not moved"
     producer.stream = after
@@ -178,7 +178,7 @@ def test_no_synchronisation_asks_nobody(machine: Machine) -> None:
     producer.stream = before
     view = cd.view(instance(producer))
     producer.stream = machine.stream()
-    machine.clear()
+    machine.clear_own()
     view.__dlpack__(stream=-1, max_version=(1, 3))
     assert machine.calls() == []
 
@@ -188,7 +188,7 @@ def test_a_view_on_my_own_stream_asks_no_more(machine: Machine) -> None:
     producer.stream = machine.stream()
     view = cd.view(instance(producer)).on(mine)
     producer.stream = machine.stream()
-    machine.clear()
+    machine.clear_own()
     view.__dlpack__(stream=mine, max_version=(1, 3))
     assert machine.calls() == []
 
@@ -422,13 +422,13 @@ def test_a_view_of_a_view_costs_no_call_and_keeps_its_streams(machine: Machine) 
     producer = cuda(machine)
     producer.stream = ready = machine.stream()
     first = cd.view(instance(producer))
-    machine.clear()
+    machine.clear_own()
     second = cd.view(first, read_only=True)
     assert machine.calls() == []
     assert (second.stream, second.producer_stream, second.ptr) == (ready, ready, first.ptr)
     assert (first.read_only, second.read_only) == (False, True)
     producer.stream = moved = machine.stream()
-    machine.clear()
+    machine.clear_own()
     second.to_cai()
     assert machine.order() == one_event(moved, ready), "it still asks the producer"
     mine = machine.stream()

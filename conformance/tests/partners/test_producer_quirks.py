@@ -67,7 +67,7 @@ def test_other_producers_cost_no_context(library: str, machine: Machine) -> None
 
     Modest.__module__ = library
     producer = Modest(abi.make(device=(2, 1), data=machine.device_memory(64, 1)))
-    machine.clear()
+    machine.clear_own()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cd.view(producer)

@@ -23,6 +23,7 @@ class Machine:
         self.control = control
         self.driver = control.library
         self._contexts: dict[int, int] = {}
+        self._logs_own = False
         self._call("cuInit", 0)
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -155,7 +156,16 @@ class Machine:
 
     def clear(self) -> None:
         """Forgets what was called so far."""
+        if self._logs_own:
+            self.control.set("log", 1)
+        self._logs_own = False
         self.control.clear()
+
+    def clear_own(self) -> None:
+        """As `clear`, and logs this thread's calls alone: the library's own thread may still end what earlier tests left."""
+        self.clear()
+        self._logs_own = True
+        self.control.set("log", 2)
 
     def calls(self) -> list[tuple[str, int]]:
         """Every call since `clear`, with the stream that it names (0: none)."""

@@ -157,7 +157,7 @@ def forward(track: Track, pair: Pair, face: Face, value: int = 1) -> Calls:
     track.write(writer, value)
     if pair.ready == "none":  # the producer says that there is nothing to wait for, and it is true
         track.wait(writer)
-    track.machine.clear()
+    track.machine.clear_own()
     with cd.policy(sync=pair.policy):
         ready = face(track, pair)
     made = track.machine.order() if pair.needs_order else track.machine.calls()

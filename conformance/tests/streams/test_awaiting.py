@@ -143,7 +143,7 @@ def test_one_event_in_and_one_event_out_without_a_pause(track: Track) -> None:
 def test_what_is_ready_costs_no_call(track: Track) -> None:
     async def main() -> None:
         ready, view = track.view(None), track.view(track.a)
-        track.machine.clear()
+        track.machine.clear_own()
         assert await ready.wait() is ready
         async with ready.consume(track.b) as lent:
             assert (lent.stream, lent.return_edge) == (None, "not-needed")
@@ -430,7 +430,7 @@ def test_two_tasks_that_wait_to_enter_one_block(track: Track) -> None:
 
 def test_a_wait_that_is_never_awaited_does_nothing_and_warns(track: Track) -> None:
     view = track.view(track.a)
-    track.machine.clear()
+    track.machine.clear_own()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         view.wait()  # type: ignore[unused-coroutine]

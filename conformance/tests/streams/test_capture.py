@@ -96,7 +96,7 @@ def test_nothing_to_order_is_no_call_whatever_is_captured(
     setting: Setting, face: str, track: Track, captures: Captures
 ) -> None:
     setting(captures, track, GLOBAL)
-    track.machine.clear()
+    track.machine.clear_own()
     STREAM_FACES[face](track.view(track.a), track.a)
     STREAM_FACES[face](track.view(None), track.b)
     if face in ("dlpack", "to-dlpack"):
@@ -465,7 +465,7 @@ def test_what_the_refusal_advises_is_accepted(track: Track, captures: Captures) 
     ready = track.view(track.a).on(track.b)
     done = track.view(track.a).synchronize()
     captures.begin(track.b)
-    track.machine.clear()
+    track.machine.clear_own()
     ready.__dlpack__(stream=track.b, max_version=(1, 3))
     done.__dlpack__(stream=track.b, max_version=(1, 3))
     assert track.machine.calls() == []

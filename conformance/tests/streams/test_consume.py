@@ -43,7 +43,7 @@ def test_one_event_in_and_one_event_out(track: Track) -> None:
 
 def test_the_same_stream_costs_no_call(track: Track) -> None:
     view = track.view(track.a)
-    track.machine.clear()
+    track.machine.clear_own()
     with view.consume(track.a) as lent:
         assert lent.return_edge == "same-stream"
     assert track.machine.calls() == []
@@ -51,7 +51,7 @@ def test_the_same_stream_costs_no_call(track: Track) -> None:
 
 def test_a_producer_without_a_stream_needs_no_edge(track: Track) -> None:
     view = track.view(None)
-    track.machine.clear()
+    track.machine.clear_own()
     with view.consume(track.b) as lent:
         assert (lent.return_edge, lent.stream) == ("not-needed", None)
     assert track.machine.calls() == []
@@ -108,7 +108,7 @@ def test_an_unknown_producer_is_ordered_after_and_cannot_be_made_to_wait(track: 
 
 def test_strict_refuses_an_unknown_producer_before_any_call(track: Track) -> None:
     view = unknown(track)
-    track.machine.clear()
+    track.machine.clear_own()
     found = refuse(lambda: view.consume(track.b, strict=True), BufferError)
     check_refusal(found, "stream-unknown", None, hint="producer_stream=")
     assert track.machine.calls() == []
@@ -254,7 +254,7 @@ def test_after_the_end_a_lent_view_is_refused(use: str, made: str, track: Track)
             "view": lambda: cd.view(lent),
             "join": lambda: cd.join([lent], on=LEGACY)[0],
         }[made]()
-    track.machine.clear()
+    track.machine.clear_own()
     found = refuse(lambda: USES[use](further, track), BufferError)
     check_refusal(found, "scope-ended", None)
     assert track.machine.calls() == []
@@ -417,7 +417,7 @@ def test_a_view_that_is_ready_on_2_is_refused_on_another_thread(use: str, track:
 
 def test_2_is_not_the_same_stream_on_another_thread(track: Track) -> None:
     view = track.view(PER_THREAD)
-    track.machine.clear()
+    track.machine.clear_own()
     assert view.on(PER_THREAD) is view
     assert track.machine.calls() == []
     refused_elsewhere(track, lambda: view.on(PER_THREAD))

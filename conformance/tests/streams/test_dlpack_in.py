@@ -130,7 +130,7 @@ def test_tensorflow_has_waited(keywords: Any, track: Track) -> None:
     view = cd.from_dlpack(producer, **keywords)
     assert producer.calls[-1] == {"stream": None}
     assert view.stream is None
-    track.machine.clear()
+    track.machine.clear_own()
     view.on(track.b)
     assert track.machine.calls() == []
 
@@ -242,7 +242,7 @@ def test_from_a_producer_that_orders_to_a_consumer_that_asks(track: Track) -> No
 
 def test_wanted_where_it_is_used_it_costs_no_event_of_ours(track: Track) -> None:
     view = cd.from_dlpack(Orders(track), stream=track.b)
-    track.machine.clear()
+    track.machine.clear_own()
     view.__dlpack__(stream=track.b, max_version=(1, 3))
     assert track.machine.calls() == []
 
@@ -255,7 +255,7 @@ def test_the_stream_of_the_block_is_passed(track: Track) -> None:
     with cd.use_stream(track.b):
         view = cd.from_dlpack(Orders(track))
         assert (view.stream, cd.view(Orders(track)).stream) == (track.b, track.b)
-    track.machine.clear()
+    track.machine.clear_own()
     view.__dlpack__(stream=track.b, max_version=(1, 3))
     assert track.machine.calls() == []
     assert cd.from_dlpack(Orders(track)).stream == LEGACY

@@ -111,14 +111,14 @@ def test_who_names_a_stream_gets_an_event_and_the_host_goes_on(shared: Track) ->
 
 def test_minus_one_waits_for_nobody(shared: Track) -> None:
     view = ready_on(shared, shared.a)
-    shared.machine.clear()
+    shared.machine.clear_own()
     view.__dlpack__(stream=-1, max_version=(1, 3))
     assert shared.machine.calls() == []
 
 
 def test_data_that_is_ready_costs_the_host_no_call(shared: Track) -> None:
     view = ready_on(shared, shared.a).synchronize()
-    shared.machine.clear()
+    shared.machine.clear_own()
     np.from_dlpack(view)
     view.synchronize()
     assert shared.machine.calls() == []

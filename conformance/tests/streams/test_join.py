@@ -39,7 +39,7 @@ def test_300_views_of_three_streams_are_three_records_and_three_waits(three: lis
 
 def test_the_stream_itself_and_views_without_one_cost_nothing(track: Track) -> None:
     given = [track.view(track.a), track.view(None)]
-    track.machine.clear()
+    track.machine.clear_own()
     assert [view.stream for view in cd.join(given, on=track.a)] == [track.a, None]
     assert cd.join([], on=track.a) == []
     assert track.machine.calls() == []
@@ -160,7 +160,7 @@ def test_a_join_that_is_refused_half_way_is_refused(three: list[int], track: Tra
 
 @pytest.mark.parametrize("items", [5, None, "ab", [object()], [None], [[1]]])
 def test_what_is_no_list_of_views_and_streams(items: Any, track: Track) -> None:
-    track.machine.clear()
+    track.machine.clear_own()
     with pytest.raises(TypeError):
         cd.join(items, on=track.a)
     assert track.machine.calls() == []
@@ -168,7 +168,7 @@ def test_what_is_no_list_of_views_and_streams(items: Any, track: Track) -> None:
 
 def test_a_wrong_item_is_refused_before_any_wait(track: Track) -> None:
     wrong: list[Any] = [track.view(track.a), "7"]
-    track.machine.clear()
+    track.machine.clear_own()
     check_refusal(refuse(lambda: cd.join(wrong, on=track.b), TypeError), "stream-type", None)
     assert track.machine.calls() == []
 

@@ -120,7 +120,7 @@ def test_a_loan_of_it_comes_back_to_the_other_context(
 @pytest.mark.parametrize("default", [LEGACY, PER_THREAD])
 def test_the_memorys_own_context_is_presented(default: int, shared: int, track: Track, machine: Machine) -> None:
     presented = view(shared, default, None).present_as("cuda")
-    machine.clear()
+    machine.clear_own()
     with presented.consume(default) as lent:
         assert lent.return_edge == "same-stream"
     assert presented.to_cai()["stream"] == default

@@ -226,7 +226,7 @@ def test_a_wrong_stream_is_refused_before_anything_is_called(
 ) -> None:
     view = track.view(track.a)
     state = (view.stream, view.producer_stream, view.ptr, cd.stats()["open_guards"])
-    track.machine.clear()
+    track.machine.clear_own()
     with nothing_changes(view, stream):
         found = refuse(lambda: give(view, stream), raises)
     check_refusal(found, rule, None)
@@ -239,7 +239,7 @@ def test_a_wrong_stream_is_refused_before_anything_is_called(
 def test_who_asks_for_a_stream_by_name_gets_no_order_without_one(
     stream: Any, give: Callable[[cd.CaiView, Any], object], track: Track
 ) -> None:
-    track.machine.clear()
+    track.machine.clear_own()
     found = refuse(lambda: give(track.view(track.a), stream), TypeError if stream is None else ValueError)
     check_refusal(found, "stream-none" if stream is None else "stream-range", None)
     assert track.machine.calls() == []

@@ -148,7 +148,7 @@ def test_the_end_of_a_consume_block_follows_the_policy_of_its_beginning(track: T
     with cd.policy(sync="none"):
         block = view.consume(track.b)
         block.__enter__()
-    track.machine.clear()
+    track.machine.clear_own()
     block.__exit__(None, None, None)
     assert track.machine.calls() == []
 
