@@ -1,10 +1,10 @@
 //! Typed views: what they demand, and the copies that they make.
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::dtype::code;
-use cai_dlpack::protocol::rule::{Rule, Violation};
+use cai_dlpack::protocol::rule::{Field, Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Bool, ConsumeGuard, Owner, View, ViewMut};
 use cai_dlpack::{CaiView, Error};
@@ -337,4 +337,56 @@ fn nothing_is_a_slice_too() {
     // SAFETY: there are no elements.
     assert!(unsafe { typed.host_slice() }.expect("a slice").is_empty());
     assert_eq!(typed.as_ptr().addr() % align_of::<f64>(), 0);
+}
+
+/// A view's name is that of what is derived from it, in the refusals of the array as such and in no other.
+#[test]
+fn a_refusal_names_the_view() {
+    let mut view = array(counted(6), &[2, 3]);
+    let typed = view.typed_mut::<i32>().expect("int32").named("out");
+    let name = |refused: Result<View<'_, i32>, Violation>| refused.expect_err("refused").field();
+    let out = Field::Argument("out");
+    assert_eq!(name(typed.as_view().f_order()), out);
+    assert_eq!(name(typed.as_view().cuda()), out);
+    let unnamed = view.typed::<i32>().expect("int32");
+    assert_eq!(name(unnamed.f_order()), Field::Object);
+}
+
+/// Memory of a device is none that the host may read.
+#[test]
+fn the_host_is_refused_memory_of_a_device() {
+    let on_device = Array {
+        device: Device::cuda(0),
+        ..Array::of_shape(&[3])
+    };
+    let view = on_device.over(counted(3));
+    let typed = view.typed::<i32>().expect("int32");
+    assert_eq!(rule(typed.host()), Rule::ViewDevice);
+}
+
+/// Who may not write is told how to say that it may, if nothing has said that it may not.
+#[rstest]
+#[case(Flags::LEGACY, true)]
+#[case(Flags::READ_ONLY, false)]
+fn a_writer_is_refused_by_what_is_known(#[case] flags: Flags, #[case] may_be_asserted: bool) {
+    let values = counted(3);
+    let data = values.as_ptr().expose_provenance() as u64;
+    let mut raw = RawTensor::new(data, Device::HOST, DType::I32, &[3]);
+    raw.flags = flags;
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    // SAFETY: the owner keeps the values.
+    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    let refused = view.typed_mut::<i32>().expect_err("refused").to_string();
+    let asserts = refused.contains("read_only=False asserts that this one may be");
+    assert_eq!(asserts, may_be_asserted, "{refused}");
+}
+
+#[test]
+fn a_view_shows_its_array() {
+    let mut view = array(counted(6), &[2, 3]);
+    let shown = format!("{view:?}");
+    let typed = format!("{:?}", view.typed::<i32>().expect("int32"));
+    assert_eq!(typed, format!("View({shown})"));
+    let typed = format!("{:?}", view.typed_mut::<i32>().expect("int32"));
+    assert_eq!(typed, format!("ViewMut({shown})"));
 }
