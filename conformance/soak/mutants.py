@@ -288,8 +288,8 @@ class Verdict:
 
 
 def given(tests: Tests) -> dict[Mutant, Verdict]:
-    """Gives the mutants of a build to its tests."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    """Gives the mutants of a build to its tests: more at a time than there are processors, as most of them wait."""
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = {}
         for mutant, failed in zip(tests.mutants, pool.map(tests.killer, tests.mutants), strict=True):
             killer = f"killed by a {tests.kind} test ({failed})" if failed else None
@@ -560,7 +560,8 @@ def emptied(folder: Path) -> None:
 def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Path) -> str | None:
     """Runs tests with a mutant, and returns the first that fails twice, or how the process ended."""
     names = [each.test for each in tests]
-    limit = 30 + 6 * sum(each.seconds for each in tests)
+    # Rust tells of each test in a line, pytest of many.
+    limit = 30 + 6 * (sum if command is PYTEST else max)(each.seconds for each in tests)
     with Switch.made(REACHED / f"of-{mutant.number}") as switch, NamedTemporaryFile("w", suffix=".txt") as listed:
         switch.choose(mutant.number)
         if command is PYTEST:
@@ -576,7 +577,7 @@ def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Pat
 
 
 def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> str | None:
-    """Runs tests up to the first failure, and returns that."""
+    """Runs tests up to the first failure, or to a line that takes longer than `seconds`; returns how it ended."""
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -586,12 +587,12 @@ def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> s
         text=True,
         start_new_session=True,
     ) as process:
-        killer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
-        killer.start()
-        begun = time.monotonic()
+        begun, killer = since(process, seconds)
         failed = None
         assert process.stdout
         for line in process.stdout:
+            killer.cancel()
+            begun, killer = since(process, seconds)
             if " FAILED" in line:  # of a Rust test
                 failed = line.split(" ... ")[0].removeprefix("test ")
                 os.killpg(process.pid, signal.SIGKILL)
@@ -603,6 +604,13 @@ def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> s
     if failed or not code:
         return failed
     return "a time-out" if time.monotonic() - begun >= seconds - 1 else f"exit code {code}"
+
+
+def since(process: subprocess.Popen[str], seconds: float) -> tuple[float, threading.Timer]:
+    """Returns the time, and what kills the process if it is not cancelled in time."""
+    killer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    killer.start()
+    return time.monotonic(), killer
 
 
 def environment() -> dict[str, str]:
