@@ -162,7 +162,7 @@ class Machine:
         self.control.clear()
 
     def clear_own(self) -> None:
-        """As `clear`, and logs this thread's calls alone: the library's own thread may still end what earlier tests left."""
+        """As `clear`, and logs this thread's calls alone: the library's own may still end what earlier tests left."""
         self.clear()
         self._logs_own = True
         self.control.set("log", 2)
