@@ -15,8 +15,8 @@ the Rust tests that reach it, the shortest first, and one that these leave alive
 long as `LONGEST` allows, first to those whose file is named like the mutant's. A test that fails twice kills it, or the
 end of the process, or a time-out.
 
-What is known of a file's mutants is kept in conformance/results/mutants.json when the tests of a build have run, with a
-digest of the file: a run that was ended goes on where it stood. Why a survivor is left alive stands in
+What is known of a file's mutants is kept in conformance/results/mutants.json when they have been given to the tests,
+with a digest of the file: a run that was ended goes on where it stood. Why a survivor is left alive stands in
 conformance/soak/mutants.tsv, by its name without the place: mutants that are the same program, and those that only what
 no test has would notice. conformance/results/mutants.txt, the report, has both. Exits with 1 unless each file has a
 result and `ENOUGH` are killed.
@@ -193,27 +193,24 @@ def main() -> int:
     for build in builds({file: by_file[file] for file in missing}):
         if time.monotonic() > end:
             break
-        verdicts = given(Rust(build))
-        for file in {mutant.file for mutant in build}:
-            results[file] = of_rust(file, {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
-        keep(results, by_file)
+        for file, verdicts in given(Rust(build), build):
+            results[file] = of_rust(file, verdicts)
+            keep(results, by_file)
     alive = {file: survivors(results[file], by_file[file]) for file in files if is_right(file, results.get(file))}
     again = {file: those for file, those in alive.items() if file not in missing} if asked.survivors else {}
     for build in builds(again):
         if time.monotonic() > end:
             break
-        verdicts = given(Rust(build))
-        for file in {mutant.file for mutant in build}:
-            add_rust(results[file], {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
+        for file, verdicts in given(Rust(build), build):
+            add_rust(results[file], verdicts)
             alive[file] = survivors(results[file], by_file[file])
-        keep(results, by_file)
+            keep(results, by_file)
     for build in builds({file: those for file, those in alive.items() if not results[file].is_given_to_python}):
         if time.monotonic() > end:
             break
-        verdicts = given(Python(build))
-        for file in {mutant.file for mutant in build}:
-            add_python(results[file], {mutant: told for mutant, told in verdicts.items() if mutant.file == file})
-        keep(results, by_file)
+        for file, verdicts in given(Python(build), build):
+            add_python(results[file], verdicts)
+            keep(results, by_file)
     print(REPORT.read_text())
     is_whole = all(is_right(file, results.get(file)) and results[file].is_given_to_python for file in by_file)
     return 0 if is_whole and share(results.values()) >= ENOUGH else 1
@@ -287,15 +284,20 @@ class Verdict:
     reach: str
 
 
-def given(tests: Tests) -> dict[Mutant, Verdict]:
-    """Gives the mutants of a build to its tests: more at a time than there are processors, as most of them wait."""
+def given(tests: Tests, build: list[Mutant]) -> Iterator[tuple[str, dict[Mutant, Verdict]]]:
+    """Gives the mutants of a build to its tests: more at a time than there are processors, as most of them wait. Yields
+    each file of the build when its own are done; the tests have none of those that do not compile."""
+    files = {mutant.file: dict[Mutant, Verdict]() for mutant in build}
+    left = Counter(mutant.file for mutant in tests.mutants)
+    yield from ((file, files[file]) for file in files if not left[file])
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
-        verdicts = {}
         for mutant, failed in zip(tests.mutants, pool.map(tests.killer, tests.mutants), strict=True):
             killer = f"killed by a {tests.kind} test ({failed})" if failed else None
-            verdicts[mutant] = Verdict(killer, tests.count(mutant))
+            files[mutant.file][mutant] = Verdict(killer, tests.count(mutant))
             print(f"{killer or 'alive'}: {mutant.name}", flush=True)
-    return verdicts
+            left[mutant.file] -= 1
+            if not left[mutant.file]:
+                yield mutant.file, files[mutant.file]
 
 
 # --- the mutants, and their builds ---
