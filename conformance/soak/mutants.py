@@ -39,6 +39,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import accumulate, zip_longest
@@ -65,6 +66,8 @@ PACKAGE = TARGET / "package"
 NOT_COMPILING = TARGET / "not-compiling.txt"
 REASONS = ROOT / "conformance" / "soak" / "mutants.tsv"
 REACHED = TARGET / "reached"
+#: Tests that start no process.
+ITSELF = "conformance/tests/test_import.py"
 #: Not about the mutants: what must not compile, and a page that is compared with the tree.
 NOT = ("--skip", "uncompilable", "--skip", "partners::page")
 PYTEST = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executable, "-m", "pytest", "-q",
@@ -508,10 +511,15 @@ class Python(Tests):
     def __init__(self, mutants: list[Mutant]) -> None:
         self.mutants = built(mutants, self._build)
         emptied(REACHED)
-        command = [*PYTEST, "-p", "conformance.soak.reached"]
-        command += ["--numprocesses", str(os.cpu_count()), "--dist", "loadfile"]
-        subprocess.run(command, cwd=ROOT, env={**environment(), reached.FOLDER: str(REACHED)}, check=False)
-        self._records = [record for file in REACHED.glob("*.records") for record in reached.read(file)]
+        command = [*PYTEST, "-p", "conformance.soak.reached", "--dist", "loadfile"]
+        with ExitStack() as stack:
+            for worker in range(os.cpu_count() or 1):
+                switch = stack.enter_context(Switch.made(REACHED / f"by-{worker}"))
+                command += ["--tx", f"popen//env:{reached.VARIABLE}={switch.path}"]
+            subprocess.run(command, cwd=ROOT, env=environment(), check=False)
+        self._records = [record for file in REACHED.glob(f"*{reached.RECORDS}") for record in reached.read(file)]
+        if not any(record.reached for record in self._records if ITSELF in record.test):
+            raise SystemExit(f"{ITSELF}, whose own process calls the library, is said to reach no mutant")
 
     @staticmethod
     def _build() -> set[tuple[str, int]]:

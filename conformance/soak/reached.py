@@ -1,7 +1,8 @@
 """Tells which mutants a test reaches: the file that a build with mutants maps, and a plugin for pytest that reads it.
 
 The file's first four bytes are the number of the mutant that is chosen, or 0. Each mutant that is reached sets the byte
-behind them that has its number, in whichever process it is.
+behind them that has its number, in whichever process it is. A process looks for the file once, when it first calls the
+library, which another plugin may do before this one: so `VARIABLE` is set before a process of tests begins.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import pytest
 SIZE = 1 << 16
 #: The variable that names the file to a build with mutants.
 VARIABLE = "MUTANT"
-#: The variable that names the folder where the plugin keeps its records.
-FOLDER = "MUTANTS_REACHED"
+#: What the names of the plugin's records end in, beside the files.
+RECORDS = ".records"
 
 
 class Switch:
@@ -29,8 +30,6 @@ class Switch:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.write_bytes(bytes(SIZE))
-        path.chmod(0o666)  # for the tests that start a process as another user
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), SIZE)
 
@@ -38,6 +37,8 @@ class Switch:
     @contextmanager
     def made(cls, path: Path) -> Iterator[Switch]:
         """Returns a new file, which is removed at the end."""
+        path.write_bytes(bytes(SIZE))
+        path.chmod(0o666)  # for the tests that start a process as another user
         switch = cls(path)
         yield switch
         switch._map.close()
@@ -85,11 +86,10 @@ def read(file: Path) -> list[Record]:
 class Recorder:
     """The plugin: writes a record of each test that passes."""
 
-    def __init__(self, folder: Path, worker: str) -> None:
-        self.switch = Switch(folder / f"switch-{worker}")
-        self.file = (folder / f"{worker}.records").open("w")
+    def __init__(self, path: Path) -> None:
+        self.switch = Switch(path)
+        self.file = path.with_suffix(RECORDS).open("w")
         self.failed = False
-        os.environ[VARIABLE] = str(self.switch.path)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -108,5 +108,5 @@ class Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if folder := os.environ.get(FOLDER):
-        config.pluginmanager.register(Recorder(Path(folder), os.environ.get("PYTEST_XDIST_WORKER", "main")))
+    if path := os.environ.get(VARIABLE):
+        config.pluginmanager.register(Recorder(Path(path)))
