@@ -1,12 +1,14 @@
 //! Typed views: what they demand, and the copies that they make.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, Flags};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::dtype::code;
 use cai_dlpack::protocol::rule::{Field, Rule, Violation};
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{Bool, ConsumeGuard, Owner, View, ViewMut};
+use cai_dlpack::view::{Bool, ConsumeGuard, LiveStream, Owner, View, ViewMut};
 use cai_dlpack::{CaiView, Error};
 use rstest::rstest;
 
@@ -130,6 +132,9 @@ fn true_is_true_whatever_the_byte() {
     assert_eq!(Bool(1), Bool(2));
     assert_ne!(Bool(0), Bool(2));
     assert_eq!((Bool::from(true), bool::from(Bool(7))), (Bool(1), true));
+    let hashed = |value: Bool| BuildHasherDefault::<DefaultHasher>::new().hash_one(value);
+    assert_eq!(hashed(Bool(1)), hashed(Bool(2)));
+    assert_ne!(hashed(Bool(0)), hashed(Bool(2)));
 }
 
 #[cfg(feature = "half")]
@@ -364,21 +369,39 @@ fn the_host_is_refused_memory_of_a_device() {
     assert_eq!(rule(typed.host()), Rule::ViewDevice);
 }
 
-/// Who may not write is told how to say that it may, if nothing has said that it may not.
-#[rstest]
-#[case(Flags::LEGACY, true)]
-#[case(Flags::READ_ONLY, false)]
-fn a_writer_is_refused_by_what_is_known(#[case] flags: Flags, #[case] may_be_asserted: bool) {
+/// Three numbers, of which the flags tell.
+fn flagged(flags: Flags) -> CaiView {
     let values = counted(3);
     let data = values.as_ptr().expose_provenance() as u64;
     let mut raw = RawTensor::new(data, Device::HOST, DType::I32, &[3]);
     raw.flags = flags;
     let descriptor = Descriptor::new(&raw).expect("a tensor");
     // SAFETY: the owner keeps the values.
-    let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) };
+    unsafe { CaiView::new(descriptor, Stream::None, Owner::new(values)) }
+}
+
+/// Who may not write is told how to say that it may, if nothing has said that it may not.
+#[rstest]
+#[case(Flags::LEGACY, true)]
+#[case(Flags::READ_ONLY, false)]
+fn a_writer_is_refused_by_what_is_known(#[case] flags: Flags, #[case] may_be_asserted: bool) {
+    let mut view = flagged(flags);
     let refused = view.typed_mut::<i32>().expect_err("refused").to_string();
     let asserts = refused.contains("read_only=False asserts that this one may be");
     assert_eq!(asserts, may_be_asserted, "{refused}");
+}
+
+/// A legacy tensor has no flag that would tell a consumer.
+#[rstest]
+#[case(Flags::NONE, None)]
+#[case(Flags::LEGACY, None)]
+#[case(Flags::READ_ONLY, Some(Rule::ReadOnlyLegacy))]
+fn read_only_data_goes_in_no_legacy_tensor(#[case] flags: Flags, #[case] refused: Option<Rule>) {
+    let answer = flagged(flags).to_dlpack_legacy(LiveStream::NONE);
+    assert_eq!(answer.is_err(), refused.is_some());
+    if let Some(wanted) = refused {
+        assert_eq!(rule(answer), wanted);
+    }
 }
 
 #[test]

@@ -12,8 +12,8 @@ does not compile so is left out and counted: a mutant that no build admits, or o
 
 Each test is run once by itself, without a mutant, and notes which ones it reaches (`reached.py`). A mutant is given to
 the Rust tests that reach it, the shortest first, and one that these leave alive to the Python tests that do, for as
-long as `LONGEST` allows, first to those whose file is named like the mutant's. A test that fails twice kills it, or the
-end of the process, or a time-out.
+long as `LONGEST` allows, first to those whose file is named like the mutant's. A test that fails twice, and passes
+without the mutant, kills it, or the end of the process, or a time-out.
 
 What is known of a file's mutants is kept in conformance/results/mutants.json when they have been given to the tests,
 with a digest of the file: a run that was ended goes on where it stood. Why a survivor is left alive stands in
@@ -42,7 +42,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
@@ -208,6 +208,8 @@ def main() -> int:
             add_rust(results[file], verdicts)
             alive[file] = survivors(results[file], by_file[file])
             keep(results, by_file)
+    for file, those in alive.items():
+        results[file].is_given_to_python |= not those
     for build in builds({file: those for file, those in alive.items() if not results[file].is_given_to_python}):
         if time.monotonic() > end:
             break
@@ -239,9 +241,13 @@ def of_rust(file: str, verdicts: dict[Mutant, Verdict]) -> Result:
 
 def add_rust(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
     """Takes out what the Rust tests kill now. Python's are asked again about the others."""
-    result.survivors = {mutant.name: told.reach for mutant, told in verdicts.items() if told.killer is None}
-    result.killed[Rust.kind] += len(verdicts) - len(result.survivors)
-    result.date, result.commit, result.is_given_to_python = today(), COMMIT, not result.survivors
+    for mutant, told in verdicts.items():
+        if told.killer is None:
+            result.survivors[mutant.name] = told.reach
+        else:
+            del result.survivors[mutant.name]
+            result.killed[Rust.kind] += 1
+    result.date, result.commit, result.is_given_to_python = today(), COMMIT, False
 
 
 def add_python(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
@@ -256,7 +262,9 @@ def add_python(result: Result, verdicts: dict[Mutant, Verdict]) -> None:
 
 
 def survivors(result: Result, listed: list[Mutant]) -> list[Mutant]:
-    return [mutant for mutant in listed if mutant.name in result.survivors]
+    """Returns those that a test could notice."""
+    alive = result.survivors.keys() - same_program([result])
+    return [mutant for mutant in listed if mutant.name in alive]
 
 
 def is_right(file: str, result: Result | None) -> bool:
@@ -539,18 +547,12 @@ class Python(Tests):
 
     def _chosen(self, mutant: Mutant) -> list[Record]:
         """Returns tests that reach a mutant, as long as `LONGEST` allows: those of the files that are named like its
-        own, then the shortest of each other file in turn."""
-        by_file: dict[str, list[Record]] = defaultdict(list)
-        for record in reached.by(self._records, mutant.number):
-            by_file[record.test.partition("::")[0]].append(record)
-        file, folder = words(Path(mutant.file).stem), words(Path(mutant.file).parent.name)
-        alike = sorted(
-            by_file, key=lambda test: (-len(words(test) & file), sum(each.seconds for each in by_file[test]))
-        )
-        turns = [record for test in alike if words(test) & (file | folder) for record in by_file.pop(test)]
-        turns += [each for turn in zip_longest(*by_file.values()) for each in turn if each]
-        sums = accumulate(record.seconds for record in turns)
-        return [record for record, seconds in zip(turns, sums, strict=True) if seconds < LONGEST]
+        own, then the others, the shortest first."""
+        own = words(Path(mutant.file).stem) | words(Path(mutant.file).parent.name)
+        reaching = reached.by(self._records, mutant.number)
+        reaching.sort(key=lambda record: not words(record.test.partition("::")[0]) & own)
+        sums = accumulate(record.seconds for record in reaching)
+        return [record for record, seconds in zip(reaching, sums, strict=True) if seconds < LONGEST]
 
     def count(self, mutant: Mutant) -> str:
         reaching = len(reached.by(self._records, mutant.number))
@@ -568,7 +570,7 @@ def emptied(folder: Path) -> None:
 
 
 def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Path) -> str | None:
-    """Runs tests with a mutant, and returns the first that fails twice, or how the process ended."""
+    """Runs tests with a mutant, and returns the first that fails twice and not without it, or how the process ended."""
     names = [each.test for each in tests]
     # Rust tells of each test in a line, pytest of many.
     limit = 30 + 6 * (sum if command is PYTEST else max)(each.seconds for each in tests)
@@ -581,9 +583,15 @@ def failing(command: list[str], tests: list[Record], mutant: Mutant, folder: Pat
         else:
             asked = names
         failed = ended([*command, *asked], switch, limit, folder)
-        if failed in names:  # it may be the machine's load
-            failed = ended([*command, failed], switch, limit, folder)
-    return failed
+        if failed not in names:
+            return failed
+        alone = [*command, failed]
+        is_repeated = ended(alone, switch, limit, folder)  # it may be the machine's load
+        switch.choose(0)
+        if is_repeated and not ended(alone, switch, limit, folder):  # or a test that needs those before it
+            return failed
+    others = [each for each in tests if each.test != failed]
+    return failing(command, others, mutant, folder) if others else None
 
 
 def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> str | None:
@@ -603,7 +611,7 @@ def ended(command: list[str], switch: Switch, seconds: float, folder: Path) -> s
         for line in process.stdout:
             killer.cancel()
             begun, killer = since(process, seconds)
-            if " FAILED" in line:  # of a Rust test
+            if line.startswith("test ") and " FAILED" in line:  # of a Rust test
                 failed = line.split(" ... ")[0].removeprefix("test ")
                 os.killpg(process.pid, signal.SIGKILL)
                 break

@@ -53,6 +53,8 @@ TENSOR_ROWS = [
     Row("shape-unaligned-5-axes", {"shape": (1,) * 5, "shape_off": 1}, ValueError, "shape-alignment", "shape"),
     Row("shape-unaligned-0-d", {"shape": (), "shape_off": 2}, ValueError, "shape-alignment", "shape"),
     Row("strides-unaligned", {"strides_off": 4}, ValueError, "shape-alignment", "strides", "0x"),
+    Row("both-unaligned", {"shape_off": 4, "strides_off": 4}, ValueError, "shape-alignment", "shape", "0x"),
+    Row("both-unaligned-0-d", {"shape": (), "shape_off": 1, "strides_off": 1}, ValueError, "shape-alignment", "shape"),
     Row("strides-unaligned-5-axes", {"shape": (1,) * 5, "strides_off": 7}, ValueError, "shape-alignment", "strides"),
     Row("D30-extent-negative", {"shape": (2, -1)}, ValueError, "shape-extent", "shape", "-1"),
     Row("D30-extent-min", {"shape": (-(2**63),)}, ValueError, "shape-extent", "shape"),

@@ -630,6 +630,7 @@ def test_bounds_of_dlpack_come_from_the_driver(machine: Machine) -> None:
 
 def test_one_query_for_an_argument(machine: Machine) -> None:
     array = cai(shape=(2, 2), data=(machine.device_memory(16), False))
+    peer.demand(array, "")  # loads the driver
     machine.clear()
     peer.demand(array, "")
     assert machine.names() == ["cuPointerGetAttributes"]
@@ -859,7 +860,7 @@ class Holder:
 
         def inside() -> None:
             self.entered.set()
-            self.go.wait(20)
+            self.go.wait(60)  # longer than another one is waited for, which may wait for this one
 
         def work() -> None:
             try:
@@ -909,7 +910,11 @@ def test_two_threads_and_one_array(first: Any, second: Any, outcome: str) -> Non
         assert late.refusal.rule == "view-in-use"  # type: ignore[attr-defined]
         holder.end()
         return
-    assert late.entered.wait(20 if outcome == "enters" else 0.05) == (outcome == "enters")
+    does_enter = late.entered.wait(20 if outcome == "enters" else 0.05)
+    if does_enter != (outcome == "enters"):
+        holder.end()
+        late.end()
+        pytest.fail(f"it {'enters' if does_enter else 'waits'}")
     # An array beside it is nobody's.
     peer.wait_and_call(np.ones(2), lambda: None)
     holder.end()

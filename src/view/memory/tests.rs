@@ -79,6 +79,19 @@ fn the_device(#[case] said: Device, #[case] info: PointerInfo, #[case] refused: 
     );
 }
 
+/// An absent driver is none to ask; a refusal of one that is there is told.
+#[test]
+fn a_refusal_of_the_driver() {
+    let driver = Script::leak();
+    driver.pointer(START, allocation());
+    driver.fault("cuPointerGetAttributes", 0, 700);
+    let _installed = script::install(driver);
+    let array = bytes(0, 0x100, 1, Device::cuda(0));
+    let answer = prove_memory(array.descriptor());
+    assert!(matches!(answer, Err(Error::Driver(_))), "{answer:?}");
+    assert_eq!(rule(prove_memory(array.descriptor())), None);
+}
+
 #[rstest]
 #[case::all_of_it(0, 0x100, 1, true)]
 #[case::one_too_many(0, 0x101, 1, false)]

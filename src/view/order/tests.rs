@@ -145,6 +145,18 @@ fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
     assert_eq!(script.count("cuEventRecord"), 0);
 }
 
+/// Memory that every context reaches is none's own, whatever the driver names: its default stream stays the current one.
+#[test]
+fn memory_of_every_context_is_not_the_primary_ones() {
+    let script = script();
+    script.primary(0, 0xc);
+    let _installed = script::install(script);
+    let mut view = view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault);
+    view.remember_primary();
+    view.on(LiveStream::LEGACY_DEFAULT).expect("nothing to do");
+    assert_eq!(script.count("cuEventRecord"), 0);
+}
+
 #[test]
 fn memory_of_a_pool_stays_the_primary_contexts() {
     let script = script();
