@@ -76,7 +76,9 @@ PYTEST = [sys.executable, "-m", "cai_conformance", "simulate", "--", sys.executa
 TOGETHER = 400
 #: How many Rust tests one process runs, and for how many seconds the Python tests of a mutant may take.
 MANY = 40
-LONGEST = 40.0
+LONGEST = 60.0
+#: Tests that are named otherwise than what they are of.
+ALSO = {"keep": "copy"}
 #: The part of the mutants that tests must kill, but for those that no test could notice.
 ENOUGH = 0.9
 #: How the reason of a mutant begins that no test could notice.
@@ -549,6 +551,7 @@ class Python(Tests):
         """Returns tests that reach a mutant, as long as `LONGEST` allows: those of the files that are named like its
         own, then the others, the shortest first."""
         own = words(Path(mutant.file).stem) | words(Path(mutant.file).parent.name)
+        own |= {ALSO[word] for word in own & ALSO.keys()}
         reaching = reached.by(self._records, mutant.number)
         reaching.sort(key=lambda record: not words(record.test.partition("::")[0]) & own)
         sums = accumulate(record.seconds for record in reaching)

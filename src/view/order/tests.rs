@@ -5,6 +5,7 @@ use crate::driver::script::{self, Script, context};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, DeviceType};
+use crate::protocol::stream::Capture;
 use crate::view::LiveStream;
 use crate::view::Owner;
 use crate::view::streams::Streams;
@@ -132,6 +133,44 @@ fn a_block_goes_back_to_the_context_that_the_producers_stream_is_of() {
     assert_eq!(contexts(script), edge("0xb", "0xa"));
     guard.finish().expect("the way back");
     assert_eq!(contexts(script), edge("0xa", "0xb"));
+}
+
+/// Data that is ready everywhere tells nothing of the consumer's stream: whose it is, and which thread's.
+#[test]
+fn a_block_of_ready_data_comes_back_from_the_consumers_own_stream() {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view(DeviceType::CUDA_MANAGED, Stream::None).on_producer(HANDLE);
+    script.current(CONTEXT_A);
+    let guard = view.consume(LiveStream::LEGACY_DEFAULT).expect("no order");
+    script.current(CONTEXT_B).take_calls();
+    guard.finish().expect("the way back");
+    let found = contexts(script);
+    assert_eq!(found[0], ("cuEventRecord".to_owned(), "0xa".to_owned()));
+    let guard = view.consume(LiveStream::PER_THREAD_DEFAULT);
+    let guard = guard.expect("no order");
+    script.take_calls();
+    let refused = on_another_thread(|| {
+        let _installed = script::install(script);
+        guard.finish().map_err(|refused| refused.to_string())
+    });
+    let told = refused.expect_err("another thread's stream");
+    assert!(told.contains("stream-thread"), "{told}");
+    assert_eq!(script.count("cuEventRecord"), 0);
+}
+
+/// The stream that the producer has moved to, and the one that the data is ready on, each of its own context.
+#[test]
+fn a_default_stream_waits_for_that_of_another_context() {
+    let script = script();
+    let _installed = script::install(script);
+    let view = view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault);
+    script.current(CONTEXT_A).take_calls();
+    let moved = Placed::here(Stream::LegacyDefault).of(Defaults::Of(context(CONTEXT_A)));
+    view.wait_for(moved, SyncPolicy::Event).expect("an order");
+    let [record, wait] = contexts(script).try_into().expect("an edge");
+    assert_eq!(wait, ("cuStreamWaitEvent".to_owned(), "0xb".to_owned()));
+    assert_eq!(record.0, "cuEventRecord");
 }
 
 #[test]
@@ -297,4 +336,77 @@ fn a_stream_that_goes_from_view_to_view_keeps_one_owner() {
         drop(last);
         assert_eq!(told.try_iter().count(), 2);
     }
+}
+
+const WRITTEN: Stream = Stream::from_raw(0xb2);
+
+/// A part was written on another stream than the others: one of the two waits for the other, or the host for one of them. If
+/// both are captured an edge of the graph is enough for work of the graph alone; for other work the contexts are waited for.
+#[test]
+fn parts_of_two_streams_are_ready_on_one() {
+    let pairs = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
+    for ((ready, written), is_eager) in pairs
+        .into_iter()
+        .flat_map(|pair| [false, true].map(|is_eager| (pair, is_eager)))
+    {
+        let script = script();
+        let _installed = script::install(script);
+        script.stream(WRITTEN.raw(), CONTEXT_B);
+        for (stream, of) in [(HANDLE, ready), (WRITTEN, written)] {
+            if of != 0 {
+                script.captured(stream, Capture::Active, of);
+            }
+        }
+        let view = view(DeviceType::CUDA, HANDLE);
+        script.take_calls();
+        let told = view.has_all_after(Placed::here(WRITTEN), is_eager);
+        let is_waited_for = is_eager && ready != 0 && written != 0;
+        let expected = (written != 0 || ready == 0, is_waited_for);
+        let what = (ready, written, is_eager);
+        assert_eq!(told, Ok(expected), "{what:?}");
+        let waits = script.count("cuMemFree");
+        assert_eq!(waits > 0, is_waited_for, "{what:?}");
+        let host = script.count("cuStreamSynchronize") + script.count("cuEventSynchronize");
+        assert_eq!(host > 0, (ready == 0) != (written == 0), "{what:?}");
+        let edges = script.count("cuStreamWaitEvent");
+        let is_in_one = ready == written;
+        assert_eq!(edges > 0, is_in_one, "{what:?}");
+    }
+}
+
+/// A number of a default stream is another stream in each context.
+#[test]
+fn parts_of_the_default_streams_of_two_contexts_wait_for_each_other() {
+    for (of, edges) in [(CONTEXT_A, 1), (CONTEXT_B, 0)] {
+        let script = script();
+        let _installed = script::install(script);
+        let view = view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault);
+        script.take_calls();
+        let written = Placed::here(Stream::LegacyDefault).of(Defaults::Of(context(of)));
+        assert_eq!(view.has_all_after(written, true), Ok((true, false)));
+        assert_eq!(script.count("cuStreamWaitEvent"), edges);
+    }
+}
+
+/// Each part's own context is waited for.
+#[test]
+fn parts_of_two_captures_are_waited_for_in_the_context_of_each() {
+    let script = script();
+    let _installed = script::install(script);
+    script.captured(HANDLE, Capture::Active, 1);
+    script.captured(Stream::PerThreadDefault, Capture::Active, 2);
+    let view = view(DeviceType::CUDA_MANAGED, HANDLE);
+    script.take_calls();
+    let written = Placed::here(Stream::PerThreadDefault).of(Defaults::Of(context(CONTEXT_A)));
+    assert_eq!(view.has_all_after(written, true), Ok((true, true)));
+    let mut now = format!("{CONTEXT_B:#x}");
+    let mut waited = Vec::new();
+    for call in script.take_calls() {
+        match call.split_once(' ') {
+            Some(("cuCtxSetCurrent", to)) => now = to.into(),
+            Some(("cuMemFree", _)) => waited.push(now.clone()),
+            _ => {}
+        }
+    }
+    assert_eq!(waited, ["0xb", "0xa"]);
 }

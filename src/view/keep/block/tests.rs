@@ -374,3 +374,61 @@ fn a_stream_is_one_if_the_driver_can_tell() {
         }
     }
 }
+
+/// In a primary context that is not in use nothing runs; one that is, and that cannot be entered, is not waited for.
+#[test]
+fn a_device_that_is_not_in_use_has_no_work() {
+    for (is_active, is_refused) in [(false, false), (true, false), (true, true)] {
+        let driver = script();
+        if is_active {
+            driver.primary(1, 0xb101);
+        }
+        if is_refused {
+            driver.fault("cuDevicePrimaryCtxRetain", 0, 999);
+        }
+        let (ordinal, home) = (1, None);
+        let waited = Site { ordinal, home }.wait(driver);
+        assert_eq!(waited.is_err(), is_refused, "{is_active} {waited:?}");
+        let is_waited_for = is_active && !is_refused;
+        assert_eq!(driver.count("cuMemFree"), usize::from(is_waited_for));
+    }
+}
+
+/// A context that ends meanwhile is asked for no other memory.
+#[test]
+fn a_context_that_ends_while_it_is_waited_for_has_no_work() {
+    for code in [201, 709] {
+        let driver = script();
+        let site = used(driver, Some(STREAM)).site(driver).expect("an answer");
+        driver.fault("cuMemAlloc", 0, code);
+        assert!(site.expect("a context").settle(driver), "{code}");
+        assert_eq!(driver.count("cuMemHostAlloc"), 0, "{code}");
+    }
+}
+
+/// The caller's context may end before it is asked about; a refusal does not tell that.
+#[test]
+fn the_callers_context_is_gone_only_if_the_driver_says_so() {
+    for code in [2, 999, 201, 709] {
+        let driver = script();
+        driver.fault("cuCtxGetId", 1, code);
+        let used = Use::anywhere(driver, Some(context(0x0b0b)));
+        let is_gone = [201, 709].contains(&code);
+        assert_eq!(used.is_ok(), is_gone, "{code}");
+        if let Ok(used) = used {
+            assert!(matches!(used.works, Works::Anywhere(None)), "{code}");
+        }
+    }
+}
+
+#[test]
+fn the_next_use_of_memory_is_known_to_be_on_its_device() {
+    let driver = script();
+    for memory in KINDS {
+        for stream in [Some(STREAM), None] {
+            let block = block(driver, memory, used(driver, stream));
+            let is_at_home = memory == Memory::Pool || stream.is_none();
+            assert_eq!(block.is_at_home(), is_at_home, "{memory:?} {stream:?}");
+        }
+    }
+}

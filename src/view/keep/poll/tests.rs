@@ -108,6 +108,16 @@ fn an_owner_that_nothing_waits_for_stays() {
     }
 }
 
+/// In a context that is gone there is no work; any other refusal may be of one that has some.
+#[test]
+fn a_context_that_is_gone_is_not_waited_for() {
+    for (code, is_refused) in [(201, false), (709, false), (2, true), (999, true)] {
+        let driver = script();
+        driver.fault("cuCtxGetDevice", 0, code);
+        assert_eq!(wait_for_context(driver).is_err(), is_refused, "{code}");
+    }
+}
+
 /// Without the thread the caller waits: until the capture is over that forbids the mark, and then for the event.
 #[test]
 fn without_a_thread_the_caller_ends_it() {

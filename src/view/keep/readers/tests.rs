@@ -1,7 +1,7 @@
 //! Readers and a writer, on the scripted driver.
 
 use super::*;
-use crate::driver::script::Script;
+use crate::driver::script::{self, Script};
 use crate::protocol::stream::Capture;
 
 const CONTEXT: u64 = 0x9021;
@@ -204,4 +204,18 @@ fn readers_that_are_done_are_taken_out() {
     let left = known.filter(|of| lock().of.contains_key(of)).count();
     assert!(left <= 16 + 2 * 16, "{left}");
     assert!(!are_there(last));
+}
+
+/// What was waited for as the driver had told nothing of it stands no longer; the marks beside it do.
+#[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
+fn work_that_is_lost_is_waited_for_once() {
+    let (driver, owner) = (script(), owner());
+    let _installed = script::install(driver);
+    let _mark = marked(driver, STREAM, &owner);
+    note_lost(&owner, None);
+    for is_lost in [true, false] {
+        assert_eq!(waits(driver, &owner), 1, "the mark");
+        assert_eq!(driver.count("cuMemFree") > 0, is_lost);
+    }
 }
