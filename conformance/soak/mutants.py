@@ -275,7 +275,7 @@ def is_right(file: str, result: Result | None) -> bool:
 
 def digest(file: str) -> str:
     """Returns a digest of a file without the tests at its end."""
-    return hashlib.sha256(TESTS.sub(b"", (ROOT / file).read_bytes())).hexdigest()[:12]
+    return hashlib.sha256(TESTS.sub(b"", (ROOT / file).read_bytes()).rstrip()).hexdigest()[:12]
 
 
 def kept() -> dict[str, Result]:

@@ -81,6 +81,26 @@ fn check_fast_agrees_with_check() {
     assert!(taken > 1000, "{taken}");
 }
 
+/// Products that wrap, to small numbers: an extent and a stride whose high bits are the same, so that one hides the other.
+#[test]
+fn numbers_that_wrap_to_small_ones() {
+    for (shape, strides) in [
+        ([1 << 62, 4], [(1 << 62) + 5, 10]),
+        ([1 << 62, 4], [1 << 62, 1]),
+        ([(1 << 32) + 1, 2], [1 << 32, 1]),
+        ([1 << 32, 1 << 32], [1 << 32, 1]),
+    ] {
+        let raw = RawTensor {
+            shape: &shape,
+            strides: Some(&strides),
+            bits: 8,
+            code: 1,
+            ..RawTensor::EXAMPLE
+        };
+        assert!(!compare(&raw), "{shape:?} {strides:?}");
+    }
+}
+
 #[test]
 fn four_axes_and_five() {
     let shape = [2, 3, 1, 4, 2];

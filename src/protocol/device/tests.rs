@@ -216,6 +216,15 @@ fn flags_are_set_and_not_turned_over() {
     }
 }
 
+/// What states the access is stated by no other bit than what is left.
+#[test]
+fn flags_are_cleared_with_what_is_unstated() {
+    for flag in [Flags::READ_ONLY, Flags::LEGACY] {
+        let cleared = Flags::LEGACY.with(flag, false);
+        assert_eq!((cleared, cleared.access()), (Flags::NONE, Access::Writable));
+    }
+}
+
 /// Of a newer DLPack are device types above the last one that is known.
 #[test]
 fn the_last_device_type_is_no_newer_one() {

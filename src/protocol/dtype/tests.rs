@@ -765,3 +765,8 @@ fn what_a_typestr_outside_numpy_means() {
         Some(None)
     );
 }
+
+#[test]
+fn a_type_is_shown_by_its_name() {
+    assert_eq!(format!("{:?}", DType::F32), "DType(float32)");
+}

@@ -829,3 +829,40 @@ fn one_unnamed_field_with_more_to_it_is_a_field() {
         assert!(matches!(descr, Descr::Fields(_)), "{descr:?}");
     }
 }
+
+/// Raw bytes become elements of any size that fills them; items of another kind do not.
+#[rstest]
+#[case::raw("|V8", None, DType::F32, &[8], None)]
+#[case::raw_in_rows("|V8", None, DType::F64, &[2, 2], None)]
+#[case::raw_of_the_same_size("|V4", None, DType::F32, &[2, 2], None)]
+#[case::raw_with_gaps("|V4", Some(&[8][..]), DType::F32, &[4], Some(Rule::ShapeOverride))]
+#[case::raw_with_other_gaps("|V8", Some(&[16][..]), DType::F32, &[8], Some(Rule::ShapeOverride))]
+#[case::text("<U2", None, DType::F32, &[8], Some(Rule::DtypeOverride))]
+#[case::dates("<M8[ns]", None, DType::F32, &[8], Some(Rule::DtypeOverride))]
+fn items_take_a_shape(
+    #[case] typestr: &str,
+    #[case] strides: Option<&[i64]>,
+    #[case] dtype: DType,
+    #[case] shape: &[i64],
+    #[case] refused: Option<Rule>,
+) {
+    let dict = Dict {
+        typestr,
+        shape: &[4],
+        strides,
+        ..VALID
+    };
+    let array = dict.made().unwrap().describe(Device::cuda(0)).unwrap();
+    let made = array.with_shape(dtype, shape);
+    assert_eq!(made.as_ref().err().map(Violation::rule), refused);
+    if let Ok(made) = made {
+        assert_eq!((made.dtype(), made.shape()), (dtype, shape));
+    }
+}
+
+#[test]
+fn records_take_a_shape_as_raw_bytes_do() {
+    let array = struct_of(&[4], None).describe(Device::cuda(0)).unwrap();
+    let made = array.with_shape(DType::F64, &[16]).unwrap();
+    assert_eq!((made.dtype(), made.shape()), (DType::F64, &[16][..]));
+}

@@ -147,10 +147,37 @@ fn message_without_value() {
     "typestr",
     "__array_interface__['typestr']"
 )]
+#[case(Field::ObjectDtype, "dtype", "object.dtype")]
 #[case(Field::Argument("copy"), "copy", "argument 'copy'")]
 fn field_names(#[case] field: Field, #[case] name: &str, #[case] shown: &str) {
     assert_eq!(field.name(), name);
     assert_eq!(field.to_string(), shown);
+}
+
+#[test]
+fn exceptions_are_those_of_python() {
+    let classes = [Class::Type, Class::Value, Class::Buffer, Class::Runtime];
+    let names = ["TypeError", "ValueError", "BufferError", "RuntimeError"];
+    assert_eq!(classes.map(Class::exception), names);
+}
+
+/// NumPy's interface and CUDA's have the same keys, but for CUDA's own.
+#[rstest]
+#[case(Field::CaiShape, true, Field::ArrayInterface("shape"))]
+#[case(Field::CaiShape, false, Field::CaiShape)]
+#[case(Field::ArrayInterface("shape"), false, Field::CaiShape)]
+#[case(Field::ArrayInterface("shape"), true, Field::ArrayInterface("shape"))]
+#[case(
+    Field::ArrayInterface("offset"),
+    false,
+    Field::ArrayInterface("offset")
+)]
+#[case(Field::CaiStream, true, Field::CaiStream)]
+#[case(Field::TensorShape, true, Field::TensorShape)]
+#[case(Field::TensorShape, false, Field::TensorShape)]
+fn keys_of_both_interfaces(#[case] field: Field, #[case] is_on_cpu: bool, #[case] named: Field) {
+    let violation = Violation::new(Rule::ShapeType, field, 1);
+    assert_eq!(violation.in_interface_of(is_on_cpu).field(), named);
 }
 
 /// An endless value is cut, between two letters.

@@ -1,6 +1,8 @@
 //! The integers of both protocols as tables, and the decision against an oracle of its own.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 
 use super::*;
@@ -471,13 +473,14 @@ fn needs_order(#[case] ready: Stream, #[case] request: Request, #[case] needs: b
 #[test]
 #[cfg_attr(miri, ignore = "exhaustive, over safe code alone")]
 fn every_refusal_says_what_to_do_and_names_both_streams() {
-    let mut rules = Vec::new();
+    let (mut rules, mut hints) = (Vec::new(), BTreeSet::new());
     for situation in situations() {
         let Plan::Refuse(violation) = plan(&situation) else {
             continue;
         };
         let hint = violation.hint().unwrap_or_default();
         assert!(!hint.is_empty(), "{violation}");
+        hints.insert(hint.to_owned());
         let found = violation.found();
         assert!(found.contains(&situation.ready.to_string()), "{violation}");
         assert!(
@@ -489,6 +492,7 @@ fn every_refusal_says_what_to_do_and_names_both_streams() {
         }
     }
     assert_eq!(rules.len(), 8, "{rules:?}");
+    assert_eq!(hints.len(), rules.len(), "{hints:?}");
 }
 
 #[test]

@@ -699,4 +699,33 @@ mod tests {
         held.clear();
         assert_eq!(rounds(), 0);
     }
+
+    /// A thread of Python's waits for memory again once it has ended what others wait for.
+    #[test]
+    fn a_thread_is_one_of_ours_as_long_as_it_ends_something() {
+        let ours = thread::spawn(|| {
+            enter();
+            is_ours()
+        });
+        assert!(ours.join().expect("no panic"));
+        assert!(!is_ours());
+        #[cfg(feature = "pyo3")]
+        ending(|| {
+            assert!(is_ours());
+            ending(|| assert!(is_ours()));
+            assert!(is_ours());
+        });
+        assert!(!is_ours());
+    }
+
+    #[test]
+    fn memory_is_wanted_as_long_as_a_thread_waits() {
+        const NOBODYS: i32 = 0x0a11;
+        let waiters = [Waiter::new(NOBODYS), Waiter::new(NOBODYS)];
+        for waiter in waiters {
+            assert!(is_wanted(NOBODYS));
+            drop(waiter);
+        }
+        assert!(!is_wanted(NOBODYS));
+    }
 }

@@ -147,3 +147,66 @@ impl Whole<'_> {
         told.map(drop).and(above)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::{self, Script};
+    use crate::protocol::descriptor::{Descriptor, RawTensor};
+    use crate::protocol::device::Device;
+    use crate::protocol::stream::{Capture, Stream};
+    use crate::view::Owner;
+
+    const CONTEXT: u64 = 0xa44a;
+    const ONE: Stream = Stream::from_raw(0xa1);
+    const OTHER: Stream = Stream::from_raw(0xa2);
+
+    fn view() -> CaiView {
+        let descriptor = Descriptor::new(&RawTensor {
+            device: Device::cuda(0),
+            shape: &[4],
+            ..RawTensor::EXAMPLE
+        });
+        let descriptor = descriptor.expect("a valid tensor");
+        // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+        unsafe { CaiView::new(descriptor, ONE, Owner::new(())) }
+    }
+
+    fn whole_of<'a>(cai: &'a mut CaiView, of: Option<&Arc<Whole<'a>>>) -> Arc<Whole<'a>> {
+        match of {
+            None => ArrayMut::Whole(cai).into_whole(),
+            Some(of) => ArrayMut::Reborrowed(cai, Arc::clone(of)).into_whole(),
+        }
+    }
+
+    /// Work of no graph is waited for by the first part that one graph alone would order, once, and that in each array of
+    /// which it is a part.
+    #[test]
+    fn work_of_no_graph_is_remembered_until_it_is_waited_for() {
+        let script = Script::leak();
+        for stream in [ONE, OTHER] {
+            script.stream(stream.raw(), CONTEXT);
+        }
+        script.current(CONTEXT);
+        let _installed = script::install(script);
+        let (mut all, mut half) = (view(), view());
+        let all = whole_of(&mut all, None);
+        let half = whole_of(&mut half, Some(&all));
+        let remembered = || [&all, &half].map(|whole| whole.has_eager.load(Ordering::Relaxed));
+        let write = |stream, is_eager| {
+            script.take_calls();
+            let written = half.written(Placed::here(stream), None, is_eager);
+            written.expect("no refusal");
+            script.count("cuMemFree") > 0
+        };
+        assert!(!write(ONE, true), "on the ready stream");
+        assert_eq!(remembered(), [true, true]);
+        for stream in [ONE, OTHER] {
+            script.captured(stream, Capture::Active, 1);
+        }
+        assert!(write(OTHER, false), "beside an edge of the graph");
+        assert_eq!(remembered(), [false, false]);
+        assert!(!write(ONE, false), "all of the graph");
+        assert_eq!(remembered(), [false, false]);
+    }
+}
