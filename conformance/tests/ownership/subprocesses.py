@@ -41,7 +41,7 @@ def run(command: list[str], code: str, package: str | None = None, seconds: floa
     """Runs a Python process; returns its exit code and all that it printed."""
     answer = subprocess.run(
         [*command, "-X", "faulthandler", "-c", code],
-        env=environment(package or "", CAI_DLPACK_NATIVE=str(native.path())),
+        env=environment(package, CAI_DLPACK_NATIVE=str(native.path())),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
