@@ -598,3 +598,21 @@ fn a_device_that_replaces_another_is_checked() {
         .unwrap();
     assert_eq!((address.data(), address.byte_offset()), (VALID.data, 0));
 }
+
+/// Padded lanes take more bytes than packed ones: a copy of whole items would leave some out.
+#[cfg(feature = "view")]
+#[test]
+fn padded_lanes_are_no_whole_items() {
+    for (flags, is_whole) in [(Flags::NONE, true), (Flags::SUBBYTE_PADDED, false)] {
+        let raw = RawTensor {
+            code: 1,
+            bits: 4,
+            lanes: 2,
+            flags,
+            ..VALID
+        };
+        let pairs = Descriptor::new(&raw).unwrap();
+        let whole = crate::protocol::whole::Whole::of(&pairs);
+        assert_eq!(whole.is_ok(), is_whole);
+    }
+}

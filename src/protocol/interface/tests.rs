@@ -866,3 +866,24 @@ fn records_take_a_shape_as_raw_bytes_do() {
     let made = array.with_shape(DType::F64, &[16]).unwrap();
     assert_eq!((made.dtype(), made.shape()), (DType::F64, &[16][..]));
 }
+
+/// What DLPack cannot describe by its strides or its address alone has the name of DLPack's type.
+#[rstest]
+#[case::odd_strides("<f4", &[6], Some(DType::F32), "float32")]
+#[case::text("<U2", &[8], None, "<U2")]
+fn an_array_of_cai_alone_is_named(
+    #[case] typestr: &str,
+    #[case] strides: &[i64],
+    #[case] dtype: Option<DType>,
+    #[case] name: &str,
+) {
+    let dict = Dict {
+        typestr,
+        shape: &[4],
+        strides: Some(strides),
+        ..VALID
+    };
+    let array = dict.made().unwrap().describe(Device::cuda(0)).unwrap();
+    let only = array.cai_only().unwrap();
+    assert_eq!((only.dtype(), only.to_string().as_str()), (dtype, name));
+}

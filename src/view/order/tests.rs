@@ -141,12 +141,13 @@ fn a_block_of_ready_data_comes_back_from_the_consumers_own_stream() {
     let script = script();
     let _installed = script::install(script);
     let view = view(DeviceType::CUDA_MANAGED, Stream::None).on_producer(HANDLE);
-    script.current(CONTEXT_A);
+    // Not that of the memory, and not the current one as the block ends.
     let guard = view.consume(LiveStream::LEGACY_DEFAULT).expect("no order");
-    script.current(CONTEXT_B).take_calls();
+    script.current(CONTEXT_A).take_calls();
     guard.finish().expect("the way back");
     let found = contexts(script);
-    assert_eq!(found[0], ("cuEventRecord".to_owned(), "0xa".to_owned()));
+    assert_eq!(found[0], ("cuEventRecord".to_owned(), "0xb".to_owned()));
+    script.current(CONTEXT_B);
     let guard = view.consume(LiveStream::PER_THREAD_DEFAULT);
     let guard = guard.expect("no order");
     script.take_calls();
