@@ -525,3 +525,15 @@ fn a_stride_of_zero_is_not_negative() {
         assert_eq!(layout.has_negative_strides(), is_negative);
     }
 }
+
+/// Strides that were announced, and of which some are missing, are not made up.
+#[test]
+fn a_stride_that_is_missing_is_refused() {
+    let mut axes = Axes::new(Source::Tensor);
+    for extent in [2, 3] {
+        axes.push_extent(extent).expect("an axis");
+    }
+    axes.push_stride(3).expect("a stride");
+    let refused = Layout::from_elem_axes(axes, 4).expect_err("one is missing");
+    assert_eq!(refused.rule(), Rule::StridesLength);
+}
