@@ -1,9 +1,12 @@
 //! An edge of a graph orders the nodes of that graph and nothing that streams hold; and a default stream has the number of
 //! another context's, so that the driver is asked which capture it is in where it is.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cai_dlpack::driver::DriverError;
+use cai_dlpack::interop::cudarc::{Consume, StreamGuard};
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
@@ -11,13 +14,14 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner};
 use cai_dlpack::{CaiView, Error};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use rstest::rstest;
 
 use crate::cudarc_guard::{Stage, stream};
 use crate::cudarc_orders::Memory;
 use crate::cudarc_uses::{MODES, begin, gate, opened_later, read, rule};
-use crate::simulator::{machine, number};
+use crate::simulator::{machine, number, one_event};
 
 /// Pinned memory, which every context reaches, ready on the per-thread default stream of `context`, where its producer works.
 /// It stays to the end of the process.
@@ -346,9 +350,12 @@ fn a_writer_on_the_ready_stream_enters_no_graph(
     held.open();
 }
 
-/// The driver refuses to wait for the parts that were written before the captures: the end tells it.
+/// The driver refuses to wait for the parts that were written before the captures: the end tells it, or cudarc's next call.
 #[rstest]
-fn parts_that_could_not_be_waited_for(#[values(1, 2)] refusals: u64) {
+fn parts_that_could_not_be_waited_for(
+    #[values(1, 2)] refusals: u64,
+    #[values(false, true)] is_finished: bool,
+) {
     let stage = Stage::new();
     let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
     let of_stage = stage.array(Stream::None, None, &[1]);
@@ -369,15 +376,144 @@ fn parts_that_could_not_be_waited_for(#[values(1, 2)] refusals: u64) {
         stage.machine.sim.fault("cuMemFree_v2", nth, 999);
     }
     let opener = opened_later(held);
-    let ended = right.finish();
+    let told = match is_finished {
+        true => right.finish().map(drop),
+        false => {
+            drop(right);
+            let told = stage.context.check_err();
+            told.map_err(|_| Error::Driver(DriverError::ABSENT))
+        }
+    };
     stage.machine.sim.clear_faults();
     match refusals {
-        1 => drop(ended.expect("a refusal is one of a moment")),
-        _ => assert!(matches!(ended, Err(Error::Driver(_))), "{ended:?}"),
+        1 => told.expect("a refusal is one of a moment"),
+        _ => assert!(matches!(told, Err(Error::Driver(_))), "{told:?}"),
     }
+    assert_eq!(stage.context.check_err(), Ok(()), "told once");
     streams[0].join(&streams[1]).expect("a join");
     assert!(is_whole(&streams[0]));
     opener.join().expect("opened");
+}
+
+/// A guard that is dropped returns no refusal: if nothing is ordered after its work, cudarc's next call tells it.
+#[rstest]
+fn a_drop_that_nothing_waits_for_is_told(
+    #[values(false, true)] is_edge_refused: bool,
+    #[values(false, true)] is_wait_refused: bool,
+    #[values(false, true)] is_noted: bool,
+) {
+    let stage = Stage::new();
+    let sim = stage.machine.sim;
+    let of_stage = stage.array(Stream::None, None, &[1]);
+    let (descriptor, producer) = (of_stage.descriptor().clone(), stream(&stage.producer));
+    // SAFETY: elements of the stage's memory; the owner may stay for ever.
+    let view = unsafe { CaiView::new(descriptor, producer, Owner::new(())) };
+    // SAFETY: its stream stays to the end of the test.
+    let view = unsafe { view.with_producer(producer) };
+    let guard = view.typed::<f32>().expect("floats").on(&stage.consumer);
+    let guard = guard.expect("a guard");
+    let noted = cudarc::driver::DriverError(CUresult::CUDA_ERROR_NOT_READY);
+    if is_noted {
+        stage.context.record_err::<()>(Err(noted));
+    }
+    for (is_refused, function) in [
+        (is_edge_refused, "cuStreamWaitEvent"),
+        (is_wait_refused, "cuStreamSynchronize"),
+    ] {
+        let refused = if is_refused { 9 } else { 0 };
+        (1..=refused).for_each(|nth| sim.fault(function, nth, 999));
+    }
+    drop(guard);
+    sim.clear_faults();
+    let expected = match (is_edge_refused && is_wait_refused, is_noted) {
+        (true, _) => Err(CUresult::CUDA_ERROR_UNKNOWN),
+        (false, true) => Err(noted.0),
+        (false, false) => Ok(()),
+    };
+    assert_eq!(stage.context.check_err().map_err(|told| told.0), expected);
+}
+
+/// One call after another is refused, once, from the guard's making to its end: a stream that has entered the producer's capture
+/// comes back to it, whatever else comes of the guard.
+#[rstest]
+fn a_refused_call_leaves_no_stream_in_a_capture(
+    #[values("reader", "writer", "writer, ready elsewhere")] guard: &str,
+    #[values(false, true)] is_finished: bool,
+    #[values(0, 1, 2)] mode: usize,
+) {
+    let stage = Stage::new();
+    let (producer, sim) = (&stage.producer, stage.machine.sim);
+    let ready = stage.context.new_stream().expect("a stream");
+    let at = match guard {
+        "writer, ready elsewhere" => &ready,
+        _ => producer,
+    };
+    let of_stage = stage.array(Stream::None, None, &[1]);
+    let descriptor = of_stage.descriptor().clone();
+    let target = Memory::new(&stage.context, 16);
+    let used = |view: &mut CaiView, stream: &Arc<CudaStream>| -> Result<(), Error> {
+        match guard {
+            "reader" => work(view.typed::<f32>()?.on(stream)?, &target, is_finished),
+            _ => work(view.typed_mut::<f32>()?.on(stream)?, &target, is_finished),
+        }
+    };
+    // A capture with a stream that enters it anew; whether it is whole.
+    let captured = |fault: Option<(&str, u64)>| {
+        // What an earlier one has noted.
+        let _ = stage.context.check_err();
+        let consumer = stage.context.new_stream().expect("a stream");
+        // SAFETY: elements of the stage's memory; the owner may stay for ever.
+        let view = unsafe { CaiView::new(descriptor.clone(), stream(at), Owner::new(())) };
+        // SAFETY: its stream stays to the end of the test.
+        let mut view = unsafe { view.with_producer(stream(producer)) };
+        begin(producer, MODES[mode]);
+        ready.join(producer).expect("a fork");
+        sim.clear();
+        if let Some((function, nth)) = fault {
+            sim.fault(function, nth, 999);
+        }
+        let told = used(&mut view, &consumer);
+        let is_reached = sim.pending_faults() == 0;
+        sim.clear_faults();
+        let (calls, orders) = (sim.calls(), stage.machine.orders());
+        let _ = stage.context.check_err();
+        let is_captured = consumer.capture_status().expect("a status") as u32 != 0;
+        let back = one_event(number(&consumer), number(producer));
+        let is_back = !is_captured || orders.ends_with(&back);
+        assert!(is_back, "{fault:?}: {told:?}, {orders:?}");
+        producer.join(&ready).expect("a join");
+        assert!(is_whole(producer), "{fault:?}: {told:?}");
+        (is_reached, calls)
+    };
+    let (_, calls) = captured(None);
+    let functions: BTreeSet<String> = calls.iter().map(|call| call.name().to_owned()).collect();
+    for function in &functions {
+        let refused = (1..).take_while(|nth| captured(Some((function, *nth))).0);
+        let (refused, edges) = (refused.count(), ["cuEventRecord", "cuStreamWaitEvent"]);
+        assert!(
+            refused > 1 || !edges.contains(&function.as_str()),
+            "{function}: {refused}"
+        );
+    }
+}
+
+/// Reads the array in a guard.
+fn work<V: Consume>(
+    guard: StreamGuard<'_, V>,
+    target: &Memory,
+    is_finished: bool,
+) -> Result<(), Error> {
+    let (to, from, stream) = (
+        target.address,
+        *guard.device_ptr(),
+        guard.stream().cu_stream(),
+    );
+    // SAFETY: 16 bytes on either side, which no launch of the graph reads.
+    let _ = unsafe { result::memcpy_dtod_async(to, from, 16, stream) };
+    match is_finished {
+        true => guard.finish().map(|_| ()),
+        false => Ok(()),
+    }
 }
 
 /// A writer that is refused leaves its stream as it was, and the capture without a node of its own.

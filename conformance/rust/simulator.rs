@@ -84,6 +84,11 @@ impl Steered {
         sim.fault(name, nth, code);
     }
 
+    pub(crate) fn pending_faults(&self) -> u64 {
+        let sim = self.simulator("it has a call fail");
+        sim.pending_faults()
+    }
+
     pub(crate) fn clear_faults(&self) {
         let sim = self.simulator("it has calls fail no more");
         sim.clear_faults();

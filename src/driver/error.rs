@@ -33,7 +33,7 @@ enum Failure {
 }
 
 /// Makes a call, and once more if it is refused. Ends make their calls so: a single refusal proves nothing.
-pub(crate) fn twice<T>(mut call: impl FnMut() -> Result<T, DriverError>) -> Result<T, DriverError> {
+pub(crate) fn twice<T, E>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     call().or_else(|_| call())
 }
 

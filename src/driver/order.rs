@@ -29,7 +29,7 @@ use contexts::Contexts;
 use super::context::{ContextGuard, Home};
 use super::lease::Lease;
 use super::pending::{ContextWait, Pending};
-use super::{Context, Defaults, Driver, DriverError, MemoryKind, Place};
+use super::{Context, Defaults, Driver, DriverError, MemoryKind, Place, twice};
 use crate::error::Error;
 use crate::protocol::rule::Violation;
 use crate::protocol::stream::{
@@ -213,7 +213,8 @@ fn run<'d>(
     }
     let mut caller = ContextGuard::new(driver)?;
     let done = find_and_act(&mut caller, place, situation, back, host);
-    let restored = caller.restore();
+    // The order is made by now.
+    let restored = twice(|| caller.restore());
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }
 

@@ -15,9 +15,9 @@
 use super::keep::Begun;
 use super::streams::{Kept, Placed, thread_of};
 use super::{CaiView, IntoLiveStream, stats, with_driver};
-use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place};
 #[cfg(feature = "cudarc")]
-use crate::driver::{ContextGuard, twice};
+use crate::driver::ContextGuard;
+use crate::driver::{self, Back, Context, Defaults, Done, Pending, Place, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "cudarc")]
@@ -275,8 +275,8 @@ impl CaiView {
     /// for something else, `is_held_up`: that wait would be none of the graph's.
     ///
     /// # Errors
-    /// As [`consume`](Self::consume). If the producer's stream is refused the other one is waited for already; if that refusal
-    /// is the driver's, the stream may have entered a capture.
+    /// As [`consume`](Self::consume). If the producer's stream is refused the other one is waited for already; if that was
+    /// in a capture, the producer's stream waits for `stream`.
     #[cfg(feature = "cudarc")]
     pub(crate) fn enter_to_write(
         &self,
@@ -295,7 +295,14 @@ impl CaiView {
             // Nor does a graph order data that the stream has waited for by now, or holds itself.
             let is_ready = self.ready_number() == Stream::None;
             let back = back.filter(|_| is_ready || matches!(consumer.entry, Entry::InCapture(_)));
-            there.enter(&mut consumer, back, &there.place())?;
+            let entered = consumer;
+            if let Err(refused) = there.enter(&mut consumer, back, &there.place()) {
+                if matches!(entered.entry, Entry::InCapture(_)) {
+                    // It comes back to the capture that it has entered for the data, and that it would break else.
+                    drop(self.consumed(entered));
+                }
+                return Err(refused);
+            }
         }
         Ok(consumer)
     }
@@ -527,9 +534,19 @@ impl ConsumeGuard {
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);
         }
-        let done = with_driver(|driver| driver::order(driver, consumer, request, &place, policy))?;
+        let order = |driver| driver::order(driver, consumer, request, &place, policy);
+        let done = with_driver(|driver| self.or_again(|| order(driver)))?;
         self.check_edge(done, producer.stream)?;
         Ok(Some(done))
+    }
+
+    /// Makes an edge, and once more if it is refused in a capture: the consumer's stream, which has entered that, would break
+    /// it at its end.
+    fn or_again<T>(&self, mut edge: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        match self.consumer.entry {
+            Entry::InCapture(_) => twice(edge),
+            _ => edge(),
+        }
     }
 
     /// Refuses an edge in a graph for work that began outside of it: nothing orders what the producer enqueues after the
@@ -559,7 +576,8 @@ impl ConsumeGuard {
             return Ok(None);
         }
         with_driver(|driver| {
-            let (done, pending) = driver::begin(driver, consumer, request, None, &place, policy)?;
+            let begin = || driver::begin(driver, consumer, request, None, &place, policy);
+            let (done, pending) = self.or_again(begin)?;
             self.check_edge(done, producer.stream)?;
             if pending.is_some() {
                 driver::order(driver, consumer, request, &place, SyncPolicy::Event)?;

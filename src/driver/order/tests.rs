@@ -889,13 +889,22 @@ fn a_call_that_fails(script: Script, #[case] call: &'static str, #[case] after: 
     assert_eq!(script.events_alive(), 1);
 }
 
+/// The order is made by then: one refusal of the caller's context changes nothing of it.
 #[rstest]
-fn a_context_that_cannot_be_put_back_is_reported(script: Script) {
-    script.current(CONTEXT_B).fault("cuCtxSetCurrent", 1, 4);
-    assert_eq!(
-        failure(by_event(&script, A1, A2)),
-        ("cuCtxSetCurrent", Some(4))
-    );
+fn a_context_that_cannot_be_put_back_is_reported(script: Script, #[values(1, 2)] refusals: usize) {
+    script.current(CONTEXT_B);
+    for after in [1, 0].into_iter().take(refusals) {
+        script.fault("cuCtxSetCurrent", after, 4);
+    }
+    let done = by_event(&script, A1, A2);
+    match refusals {
+        1 => assert_eq!(
+            done.expect("an order"),
+            Done::Event(Reason::DifferentStreams)
+        ),
+        _ => assert_eq!(failure(done), ("cuCtxSetCurrent", Some(4))),
+    }
+    assert_eq!(script.current_now(), CONTEXT_B);
     assert_eq!(
         script.count("cuStreamWaitEvent"),
         1,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
@@ -56,7 +56,8 @@ use crate::view::{
 /// Enqueue the work that uses the data on this stream, and on no other, before the drop. Both edges are
 /// events; neither is made if producer and consumer work on one stream, and the host never waits
 /// (unless the return edge is refused; then it waits for the stream instead, or, where a capture forbids that, the owner
-/// is kept until the stream is done).
+/// is kept until the stream is done). If the driver refuses that wait, too, [`finish`](Self::finish) returns the refusal; after
+/// a drop cudarc's next call in the context does.
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
 /// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
@@ -347,7 +348,9 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     /// # Errors
     /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
-        self.end()
+        let (edge, waited) = self.end();
+        let edge = edge?;
+        Ok(waited.map(|()| edge)?)
     }
 
     /// Has the graph that `stream` is being captured into keep the owner, if there is one: it is launched later.
@@ -393,9 +396,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         self.pointer
     }
 
-    fn end(&mut self) -> Result<ReturnEdge, Error> {
+    /// Returns what it did for the producer; and the driver's refusal of a wait that nothing else stands for.
+    fn end(&mut self) -> (Result<ReturnEdge, Error>, Result<(), DriverError>) {
         let Some(guard) = self.guard.take() else {
-            return Ok(ReturnEdge::Unknown);
+            return (Ok(ReturnEdge::Unknown), Ok(()));
         };
         let (edge, here, begun) = (guard.return_edge(), guard.placed(), guard.begun());
         let others =
@@ -403,9 +407,9 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
         let is_eager = !matches!(begun, Begun::InCapture(_));
-        let mut others_done = Ok(());
+        let mut waited = Ok(());
         for context in &others {
-            others_done = others_done.and(detach(|| wait_for_context(context, Some(owner))));
+            waited = waited.and(detach(|| wait_for_context(context, Some(owner))));
         }
         let finished = guard.finish_told();
         let is_in_graph = matches!(finished, Ok((_, true)));
@@ -424,10 +428,15 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             if detach(|| wait_for_context(stream.context(), Some(owner))).is_ok() {
                 left = None;
             }
-        } else if finished.is_err() {
+        } else if let Err(refused) = &finished {
             // Nothing else waits for the work.
-            if detach(|| keep::wait_or_keep(owner, device, stream, begun)) {
-                left = None;
+            match (
+                detach(|| keep::wait_or_keep(owner, device, stream, begun)),
+                refused,
+            ) {
+                (true, _) => left = None,
+                (false, Error::Driver(refused)) => waited = waited.and(Err(*refused)),
+                _ => {}
             }
         } else if self.may_host_write
             || is_in_graph
@@ -435,9 +444,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         {
             detach(|| keep::until_done(owner, device, stream, begun));
         }
-        let parts_done = self.view.ended(left, self.stream);
-        let (edge, _) = finished?;
-        Ok(others_done.and(parts_done).map(|()| edge)?)
+        let waited = waited.and(self.view.ended(left, self.stream));
+        (finished.map(|(edge, _)| edge), waited)
     }
 }
 
@@ -451,8 +459,12 @@ impl<'a, T: Element> StreamGuard<'_, View<'a, T>> {
 
 impl<V: Consume> Drop for StreamGuard<'_, V> {
     fn drop(&mut self) {
-        // A refusal has been answered by a wait, unless that was refused, too (docs/rust.md).
-        let _ = self.end();
+        // A refused edge has been answered by a wait, unless a capture forbids that (docs/rust.md).
+        if let (_, Err(_)) = self.end() {
+            // cudarc's next call tells it.
+            let told = cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN);
+            self.stream.context().record_err::<()>(Err(told));
+        }
     }
 }
 
