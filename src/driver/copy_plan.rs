@@ -2,8 +2,8 @@
 //!
 //! The driver copies rectangles: `height` rows of `width` bytes. The innermost axes that are
 //! contiguous in the source make the row; one more axis makes the height; every combination of the
-//! other axes' indices is a call. So a row-major slice is one call, a transposed matrix one per
-//! column, and what has no rectangle (negative or zero strides) one per row.
+//! other axes' indices is a call. Axes that step as one are one: a slice along the last axis is one call, whatever the
+//! rank, a transposed matrix one per column, and what has no rectangle (negative or zero strides) one per row.
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +20,14 @@ struct Axis {
     extent: u64,
     to_stride: i64,
     from_stride: i64,
+}
+
+impl Axis {
+    /// Whether the next index of the axis outside of this one, whose stride is given, is where this one goes on to.
+    fn is_continued_by(&self, from_stride: i64) -> bool {
+        let end = self.extent.cast_signed().checked_mul(self.from_stride);
+        end == Some(from_stride)
+    }
 }
 
 /// The rectangles that make up one strided copy into C order.
@@ -88,19 +96,25 @@ const fn advance(address: u64, index: u64, byte_stride: i64) -> u64 {
     address.wrapping_add(index.wrapping_mul(byte_stride as u64))
 }
 
-/// The axes that have more than one index, outermost first.
+/// The axes that have more than one index, outermost first; two that step as one are one.
 fn axes(shape: &[i64], byte_strides: &[i64], itemsize: u64) -> Vec<Axis> {
     let mut to_stride = itemsize as i64;
-    let mut axes = Vec::with_capacity(shape.len());
+    let mut axes: Vec<Axis> = Vec::with_capacity(shape.len());
     for (&extent, &from_stride) in shape.iter().zip(byte_strides).rev() {
-        if extent != 1 {
-            axes.push(Axis {
+        if extent == 1 {
+            continue;
+        }
+        match axes.last_mut() {
+            Some(inner) if inner.is_continued_by(from_stride) => {
+                inner.extent *= extent.unsigned_abs();
+            }
+            _ => axes.push(Axis {
                 extent: extent.unsigned_abs(),
                 to_stride,
                 from_stride,
-            });
-            to_stride = to_stride.wrapping_mul(extent);
+            }),
         }
+        to_stride = to_stride.wrapping_mul(extent);
     }
     axes.reverse();
     axes

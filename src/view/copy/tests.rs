@@ -1,6 +1,8 @@
 //! What a copy waits for and allocates, on the scripted driver: every kind of memory, ready stream and request.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::driver::script::{self, Script};
@@ -21,7 +23,7 @@ fn script(is_managed: bool, is_exclusive: bool) -> &'static Script {
         .stream(OTHER.raw(), context)
         .primary(0, context)
         .current(context)
-        .device_memory(ARRAY, 16, 0, context);
+        .device_memory(ARRAY, 256, 0, context);
     if is_managed {
         script.managed(ARRAY);
     }
@@ -386,6 +388,61 @@ fn a_copy_is_chosen_only_if_it_is_asked_for_or_needed() {
                 assert_eq!(refused.rule(), Rule::CopyNeeded);
             }
             assert_eq!(found.ok(), expected, "{own} to {wanted}, {copy:?}");
+        }
+    }
+}
+
+/// What a copy has enqueued before a call is refused reads the source still: the owner is kept until the stream is done. If that
+/// was its first call nothing reads it, and the owner goes at once.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn a_refused_copy_keeps_its_source_if_a_call_of_it_was_enqueued() {
+    let (whole, rows, cubes) = ([4, 2, 1], [8, 4, 1], [16, 4, 1]);
+    let (alike, between) = (Transfer::Alike, Transfer::ToDevice(1));
+    let cases = [
+        (alike, whole, "cuMemcpyAsync", 0, false),
+        (alike, rows, "cuMemcpy2DAsync", 0, false),
+        (alike, cubes, "cuMemcpy2DAsync", 1, true),
+        (between, whole, "cuMemcpyPeerAsync", 0, false),
+        (between, rows, "cuMemcpyPeerAsync", 0, true),
+    ];
+    for (transfer, strides, refused, after, is_kept) in cases {
+        let what = format!("{transfer:?} {strides:?} {refused} {after}");
+        let script = script(false, false);
+        let other = CONTEXTS.fetch_add(1, Relaxed);
+        let there = Stream::from_raw(0xa3);
+        script.primary(1, other).stream(there.raw(), other);
+        // Busy for a second or so.
+        (0..300).for_each(|_| _ = script.fault("cuEventQuery", 0, 600));
+        script.fault(refused, after, 999);
+        let _installed = script::install(script);
+        let descriptor = Descriptor::new(&RawTensor {
+            data: ARRAY,
+            shape: &[2, 2, 2],
+            strides: Some(&strides),
+            device: Device::cuda(0),
+            ..RawTensor::EXAMPLE
+        });
+        let owned = Arc::new(());
+        let owner = Owner::new(Arc::clone(&owned));
+        // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+        let source = unsafe { CaiView::new(descriptor.expect("a valid tensor"), READY, owner) };
+        let request = match transfer {
+            Transfer::ToDevice(_) => Request::Stream(there),
+            _ => Request::Stream(READY),
+        };
+        let told = transfer.make(&source, request, SyncPolicy::Event);
+        assert!(matches!(told, Err(Error::Driver(_))), "{what}: {told:?}");
+        drop(source);
+        assert_eq!(Arc::strong_count(&owned) > 1, is_kept, "{what}");
+        script.without_faults();
+        let late = Instant::now() + Duration::from_secs(10);
+        while Arc::strong_count(&owned) > 1 {
+            assert!(
+                Instant::now() < late,
+                "{what}: it goes when the stream is done"
+            );
+            std::thread::yield_now();
         }
     }
 }
