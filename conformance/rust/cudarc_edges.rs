@@ -15,7 +15,7 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut, result};
 use rstest::rstest;
 
 use crate::cudarc_guard::{Stage, stream};
@@ -395,42 +395,168 @@ fn parts_that_could_not_be_waited_for(
     opener.join().expect("opened");
 }
 
-/// A guard that is dropped returns no refusal: if nothing is ordered after its work, cudarc's next call tells it.
+/// What keeps the edge of a guard from being made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Edge {
+    Made,
+    /// By the driver, each time.
+    Refused,
+    /// By a capture of the producer's stream.
+    Captured,
+    /// The guard ends on another thread than its stream's.
+    Elsewhere,
+}
+
+/// If nothing is ordered after the work of a guard, as the driver refuses the wait for it twice, `finish` returns that, or after a
+/// drop cudarc's next call tells it; and of what is ordered neither tells anything.
 #[rstest]
-fn a_drop_that_nothing_waits_for_is_told(
-    #[values(false, true)] is_edge_refused: bool,
-    #[values(false, true)] is_wait_refused: bool,
+fn an_end_that_nothing_waits_for_is_told(
+    #[values(Edge::Made, Edge::Refused, Edge::Captured, Edge::Elsewhere)] edge: Edge,
+    #[values(0, 1, 2)] refusals: u64,
+    #[values(false, true)] is_finished: bool,
     #[values(false, true)] is_noted: bool,
 ) {
     let stage = Stage::new();
-    let sim = stage.machine.sim;
+    let (sim, context) = (stage.machine.sim, &stage.context);
+    let (own, producer) = (context.per_thread_stream(), stream(&stage.producer));
+    let consumer = match edge {
+        Edge::Elsewhere => &own,
+        _ => &stage.consumer,
+    };
     let of_stage = stage.array(Stream::None, None, &[1]);
-    let (descriptor, producer) = (of_stage.descriptor().clone(), stream(&stage.producer));
+    let (descriptor, target) = (of_stage.descriptor().clone(), Memory::new(context, 16));
     // SAFETY: elements of the stage's memory; the owner may stay for ever.
-    let view = unsafe { CaiView::new(descriptor, producer, Owner::new(())) };
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
     // SAFETY: its stream stays to the end of the test.
     let view = unsafe { view.with_producer(producer) };
-    let guard = view.typed::<f32>().expect("floats").on(&stage.consumer);
+    let guard = view.typed::<f32>().expect("floats").on(consumer);
     let guard = guard.expect("a guard");
+    let held = gate(&stage.machine, consumer);
+    let (to, from) = (target.address, *guard.device_ptr());
+    // SAFETY: 16 bytes on either side, which stay to the end of the test.
+    let copied = unsafe { result::memcpy_dtod_async(to, from, 16, consumer.cu_stream()) };
+    copied.expect("a copy");
+    if edge == Edge::Captured {
+        begin(&stage.producer, MODES[2]);
+    }
     let noted = cudarc::driver::DriverError(CUresult::CUDA_ERROR_NOT_READY);
     if is_noted {
-        stage.context.record_err::<()>(Err(noted));
+        context.record_err::<()>(Err(noted));
     }
-    for (is_refused, function) in [
-        (is_edge_refused, "cuStreamWaitEvent"),
-        (is_wait_refused, "cuStreamSynchronize"),
-    ] {
-        let refused = if is_refused { 9 } else { 0 };
-        (1..=refused).for_each(|nth| sim.fault(function, nth, 999));
-    }
-    drop(guard);
+    let end = || {
+        let waits = ["cuStreamSynchronize", "cuMemFree_v2"];
+        for wait in waits {
+            (1..=refusals).for_each(|nth| sim.fault(wait, nth, 999));
+        }
+        if edge == Edge::Refused {
+            (1..9).for_each(|nth| sim.fault("cuStreamWaitEvent", nth, 999));
+        }
+        match is_finished {
+            true => guard.finish().map(drop),
+            false => Ok(drop(guard)),
+        }
+    };
+    let opener = opened_later(held);
+    let told = match edge {
+        Edge::Elsewhere => std::thread::scope(|scope| scope.spawn(end).join().expect("ended")),
+        _ => end(),
+    };
     sim.clear_faults();
-    let expected = match (is_edge_refused && is_wait_refused, is_noted) {
-        (true, _) => Err(CUresult::CUDA_ERROR_UNKNOWN),
-        (false, true) => Err(noted.0),
+    let of_cudarc = context.check_err().map_err(|told| told.0);
+    let is_lost = edge != Edge::Made && refusals == 2;
+    let of_driver = matches!(told, Err(Error::Driver(_)));
+    let is_refused = is_finished && edge != Edge::Made;
+    assert_eq!(told.is_err(), is_refused, "{told:?}");
+    assert_eq!(
+        of_driver,
+        is_refused && (is_lost || edge == Edge::Refused),
+        "{told:?}"
+    );
+    let expected = match (is_noted, is_lost && !is_finished) {
+        (true, _) => Err(noted.0),
+        (false, true) => Err(CUresult::CUDA_ERROR_UNKNOWN),
         (false, false) => Ok(()),
     };
-    assert_eq!(stage.context.check_err().map_err(|told| told.0), expected);
+    assert_eq!(of_cudarc, expected);
+    assert!(edge != Edge::Captured || is_whole(&stage.producer));
+    // The producer writes anew, which the copy does not see unless that has been told.
+    let (address, bytes) = (view.descriptor().data(), 16);
+    // SAFETY: the memory of the stage.
+    let zeros = unsafe { result::memset_d8_async(address, 0, bytes, stage.producer.cu_stream()) };
+    zeros.expect("zeros");
+    stage.producer.synchronize().expect("written");
+    opener.join().expect("opened");
+    consumer.synchronize().expect("copied");
+    let seen = sim.peek(target.address, 16).expect("bytes");
+    assert!(
+        is_lost || seen[2..4] == 1.0_f32.to_ne_bytes()[2..],
+        "{seen:?}"
+    );
+}
+
+/// A wait for what a guard has used on another stream is tried twice, too.
+#[rstest]
+fn another_stream_of_a_guard_is_waited_for(
+    #[values(0, 1)] refusals: u64,
+    #[values("cuMemFree_v2", "cuCtxGetId", "cuCtxGetDevice")] refused: &str,
+) {
+    let stage = Stage::new();
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let other = stage.context.new_stream().expect("a stream");
+    let held = gate(&stage.machine, &other);
+    let guard = view.typed_mut::<f32>().expect("floats").on(&stage.consumer);
+    let mut guard = guard.expect("a guard");
+    let mut elements = guard.as_slice().expect("contiguous");
+    let (address, done) = elements.device_ptr_mut(&other);
+    // SAFETY: the elements.
+    let zeros = unsafe { result::memset_d8_async(address, 0, 16, other.cu_stream()) };
+    zeros.expect("zeros");
+    // With an error noted cudarc waits for nothing.
+    let noted = cudarc::driver::DriverError(CUresult::CUDA_ERROR_NOT_READY);
+    stage.context.record_err::<()>(Err(noted));
+    drop(done);
+    assert_eq!(stage.context.check_err(), Err(noted));
+    (1..=refusals).for_each(|nth| stage.machine.sim.fault(refused, nth, 999));
+    let opener = opened_later(held);
+    drop(guard);
+    assert_eq!(stage.context.check_err(), Ok(()));
+    stage.machine.sim.clear_faults();
+    opener.join().expect("opened");
+    assert_eq!(read(&stage, &view), [0.0; 4]);
+}
+
+/// A call that is refused for a default stream of another context leaves the caller's current.
+#[rstest]
+fn a_refused_call_leaves_the_callers_context(
+    #[values("guard", "writer", "consume", "on", "copy", "export")] call: &str,
+    #[values(0, 1, 2)] refused: u64,
+) {
+    let machine = machine();
+    let [ours, theirs] = [0, 1].map(|at| CudaContext::new(at).expect("a device"));
+    let mut view = pinned(&ours);
+    let to = theirs.per_thread_stream();
+    theirs.bind_to_thread().expect("current");
+    begin(&to, MODES[2]);
+    ours.bind_to_thread().expect("current");
+    if refused > 0 {
+        machine.sim.fault("cuCtxSetCurrent", refused, 999);
+    }
+    let told = match call {
+        "guard" => view.typed::<f32>().expect("floats").on(&to).map(drop),
+        "writer" => view.typed_mut::<f32>().expect("floats").on(&to).map(drop),
+        "consume" => view.consume(&to).map(drop),
+        "on" => view.on(&to).map(drop),
+        "copy" => view.copy_on(&to).map(drop),
+        _ => view.to_dlpack(&to).map(drop),
+    };
+    machine.sim.clear_faults();
+    let current = result::ctx::get_current()
+        .expect("told")
+        .expect("a context");
+    assert_eq!(current, ours.cu_ctx(), "{told:?}");
+    assert!(told.is_err());
+    theirs.bind_to_thread().expect("current");
+    assert!(is_whole(&to));
 }
 
 /// One call after another is refused, once, from the guard's making to its end: a stream that has entered the producer's capture

@@ -80,7 +80,7 @@ pub(crate) fn refused(
 /// Orders what `request` asks for after `ready`, the stream that the data is ready on.
 ///
 /// After `Ok`, work that is enqueued on the requested stream (or done by the host) finds the data
-/// ready. After `Err` nothing waits for anything.
+/// ready. After `Err` nothing waits for anything, unless the caller's context could not be made current again.
 ///
 /// # Errors
 /// A violation if no order is possible (a stream capture, another thread's per-thread stream,
@@ -213,7 +213,7 @@ fn run<'d>(
     }
     let mut caller = ContextGuard::new(driver)?;
     let done = find_and_act(&mut caller, place, situation, back, host);
-    // The order is made by now.
+    // An order that is made is not refused for this.
     let restored = twice(|| caller.restore());
     done.and_then(|done| restored.map(|()| done).map_err(Error::from))
 }

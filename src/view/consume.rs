@@ -169,8 +169,8 @@ impl CaiView {
     /// ```
     pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
         let stream = stream.into_live_stream();
-        let number = stream.for_memory(self)?;
-        let mut guard = self.consume_with(number, SyncPolicy::Event)?;
+        let consume = |number| self.consume_with(number, SyncPolicy::Event);
+        let mut guard = stream.for_memory(self, consume)?;
         guard.kept = stream.keep();
         guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
         Ok(guard)
@@ -298,7 +298,7 @@ impl CaiView {
             let entered = consumer;
             if let Err(refused) = there.enter(&mut consumer, back, &there.place()) {
                 if matches!(entered.entry, Entry::InCapture(_)) {
-                    // It comes back to the capture that it has entered for the data, and that it would break else.
+                    // The capture that it has entered for the data is lost unless it comes back.
                     drop(self.consumed(entered));
                 }
                 return Err(refused);
@@ -540,8 +540,8 @@ impl ConsumeGuard {
         Ok(Some(done))
     }
 
-    /// Makes an edge, and once more if it is refused in a capture: the consumer's stream, which has entered that, would break
-    /// it at its end.
+    /// Makes an edge, and once more if it is refused for work of a capture: that is lost if the consumer's stream does not come
+    /// back.
     fn or_again<T>(&self, mut edge: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         match self.consumer.entry {
             Entry::InCapture(_) => twice(edge),

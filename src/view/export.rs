@@ -68,8 +68,8 @@ impl CaiView {
 
     /// Makes the consumer's stream wait. Its handle is used during this call only: a tensor carries no stream.
     fn order_for(&self, consumer: LiveStream<'_>) -> Result<(), Error> {
-        let number = consumer.for_memory(self)?;
-        self.order(Request::Stream(number), SyncPolicy::Event)
+        let order = |number| self.order(Request::Stream(number), SyncPolicy::Event);
+        consumer.for_memory(self, order)
     }
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<DlpackTensor<M>, Error> {

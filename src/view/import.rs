@@ -41,7 +41,7 @@ impl CaiView {
         // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
-        let number = ready.for_memory(&view)?;
+        let number = ready.for_memory(&view, Ok)?;
         if let Some(kept) = ready.keep() {
             view.set_ready_kept(view.placed(number), Some(kept));
         }

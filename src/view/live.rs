@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::CaiView;
 use super::streams::Kept;
+use super::{CaiView, with_driver};
+use crate::driver::{Context, twice};
 use crate::error::Error;
 use crate::protocol::stream::Stream;
 
@@ -73,14 +74,28 @@ impl<'s> IntoLiveStream<'s> for LiveStream<'s> {
     }
 }
 
+/// The context that was current before the one in which a stream's number means that stream.
+pub(crate) struct Displaced(pub(crate) Option<Context>);
+
+/// Makes what was displaced current again if what came of that is a refusal, which is the one to report.
+pub(crate) fn back_if_refused<R>(
+    displaced: Option<Displaced>,
+    done: Result<R, Error>,
+) -> Result<R, Error> {
+    if let (Err(_), Some(Displaced(before))) = (&done, displaced) {
+        let _ = with_driver(|driver| twice(|| driver.set_current_context(before)));
+    }
+    done
+}
+
 /// What keeps a stream alive.
 pub(crate) trait Keeper: Sync {
-    /// Checks that the stream's number means this stream to the memory of an array.
+    /// Checks that the stream's number means this stream to the memory of an array, or makes it mean that.
     ///
     /// # Errors
     /// `stream-device`, or the driver's refusal.
-    fn check(&self, _array: &CaiView) -> Result<(), Error> {
-        Ok(())
+    fn check(&self, _array: &CaiView) -> Result<Option<Displaced>, Error> {
+        Ok(None)
     }
 
     /// Returns one more reference to it.
@@ -149,15 +164,21 @@ impl<'a> LiveStream<'a> {
         self.stream
     }
 
-    /// Returns the stream's number for work on the memory of an array.
+    /// Calls `body` with the stream's number for work on the memory of an array. If it is refused, what was current is so again.
     ///
     /// # Errors
-    /// `stream-device`, or the driver's refusal.
-    pub(super) fn for_memory(self, array: &CaiView) -> Result<Stream, Error> {
-        if let Some(keeper) = self.keeper {
-            keeper.check(array)?;
-        }
-        Ok(self.stream)
+    /// `stream-device`, or the driver's refusal; those of `body`.
+    #[inline]
+    pub(super) fn for_memory<R>(
+        self,
+        array: &CaiView,
+        body: impl FnOnce(Stream) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let displaced = match self.keeper {
+            Some(keeper) => keeper.check(array)?,
+            None => None,
+        };
+        back_if_refused(displaced, body(self.stream))
     }
 
     /// Returns what keeps the stream alive, if that is needed.

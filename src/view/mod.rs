@@ -107,6 +107,8 @@ pub use import::Tensor;
 pub(crate) use import::{Imported, KnownTensor, locate, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
+#[cfg(feature = "cudarc")]
+pub(crate) use live::{Displaced, back_if_refused};
 pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
 #[cfg(feature = "cudarc")]
 pub(crate) use part::check_len;

@@ -41,8 +41,10 @@ impl CaiView {
     /// ```
     pub fn on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let number = stream.for_memory(self)?;
-        self.order(Request::Stream(number), SyncPolicy::Event)?;
+        let number = stream.for_memory(self, |number| {
+            let ordered = self.order(Request::Stream(number), SyncPolicy::Event);
+            ordered.map(|()| number)
+        })?;
         if self.ready_number() == Stream::None {
             return Ok(self.clone());
         }
@@ -235,11 +237,8 @@ impl CaiView {
             ..self.place()
         };
         with_driver(|driver| {
-            let mut current = ContextGuard::of_stream(driver, stream, &place)?;
-            if !stream.is_default() {
-                current.switch(driver.stream_context(stream)?)?;
-            }
-            driver::twice(|| keep::wait_for_context(driver))
+            let _there = driver::twice(|| ContextGuard::of_stream(driver, stream, &place))?;
+            keep::wait_for_context(driver)
         })
     }
 

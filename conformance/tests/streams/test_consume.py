@@ -322,7 +322,8 @@ def test_a_guard_that_an_exception_drops_leaves_the_exception_alone(mode: Any, t
 def test_where_the_edge_of_a_leaked_guard_fails_the_host_waits_for_the_consumer(track: Track) -> None:
     held = [open_loan(track)]
     track.machine.clear()
-    track.control.fault("cuStreamWaitEvent", 2)
+    for nth in (1, 2):
+        track.control.fault("cuStreamWaitEvent", 2, nth)
     with pytest.warns(ResourceWarning, match=LEFT):
         held.clear()
     assert track.machine.order()[-1] == ("cuStreamSynchronize", track.b)

@@ -183,8 +183,13 @@ def test_whatever_call_fails_a_thread_without_a_context_stays_without_one(second
 
 
 def test_a_context_that_cannot_be_put_back_is_reported(second: Track, machine: Machine) -> None:
+    """It is tried twice, as the order is made by then."""
     view = view_on(second, 1, second.a)
     machine.control.fault("cuCtxSetCurrent", OUT_OF_MEMORY, 2)
+    view.on(second.b)
+    assert machine.current() == machine.context(0)
+    for nth in (2, 3):
+        machine.control.fault("cuCtxSetCurrent", OUT_OF_MEMORY, nth)
     with pytest.raises(cd.DriverError, match="cuCtxSetCurrent"):
         view.on(second.b)
     machine.set_current(0)

@@ -19,8 +19,8 @@ use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::keep::Begun;
 use crate::view::{
-    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
-    is_elsewhere, thread_of, with_driver,
+    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, back_if_refused, check_cuda,
+    detach, is_elsewhere, thread_of, with_driver,
 };
 
 /// Keeps a view on a stream: the stream has been made to wait for the data, and when the guard is dropped the
@@ -57,7 +57,7 @@ use crate::view::{
 /// events; neither is made if producer and consumer work on one stream, and the host never waits
 /// (unless the return edge is refused; then it waits for the stream instead, or, where a capture forbids that, the owner
 /// is kept until the stream is done). If the driver refuses that wait, too, [`finish`](Self::finish) returns the refusal; after
-/// a drop cudarc's next call in the context does.
+/// a drop cudarc's next call in the context tells it.
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
 /// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
@@ -256,18 +256,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         check_cuda(array.descriptor()).map_err(|refused| view.refusal(refused.into()))?;
         check_device(array.device(), stream)?;
         let (pointer, may_host_write) = seen_by_device(array)?;
-        let guard = match number.is_default() && array.is_shared_by_contexts() {
-            true => with_driver(|driver| {
-                let before = driver.current_context()?;
-                let guard = Self::enter(array, is_part, stream, number);
-                // `mean_default` may have changed it.
-                if guard.is_err() {
-                    driver.set_current_context(before)?;
-                }
-                guard
-            }),
-            false => Self::enter(array, is_part, stream, number),
+        let displaced = match number.is_default() {
+            true => mean_default(array, stream)?,
+            false => None,
         };
+        let guard = back_if_refused(displaced, Self::enter(array, is_part, stream, number));
         Ok(Self {
             guard: Some(guard?),
             view,
@@ -280,16 +273,13 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         })
     }
 
-    /// Makes the stream wait for the data, and for a writer for those before it.
+    /// Makes the stream, which its number means, wait for the data, and for a writer for those before it.
     fn enter(
         array: &CaiView,
         is_part: bool,
         stream: &CudaStream,
         number: Stream,
     ) -> Result<ConsumeGuard, Error> {
-        if number.is_default() {
-            mean_default(array, stream)?;
-        }
         let mut guard = if V::WRITES {
             let before = keep::before_writer(array.owner(), stream, number)?;
             let consumer = match (array.enter_to_write(number, before.is_some()), before) {
@@ -346,11 +336,12 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     /// Ends the guard; returns what that did for the producer.
     ///
     /// # Errors
-    /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it.
+    /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it. If the driver has
+    /// refused a wait, that refusal.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         let (edge, waited) = self.end();
-        let edge = edge?;
-        Ok(waited.map(|()| edge)?)
+        waited?;
+        edge
     }
 
     /// Has the graph that `stream` is being captured into keep the owner, if there is one: it is launched later.
@@ -425,18 +416,16 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         });
         if self.is_elsewhere() {
             // The stream cannot be named here.
-            if detach(|| wait_for_context(stream.context(), Some(owner))).is_ok() {
-                left = None;
+            match detach(|| wait_for_context(stream.context(), Some(owner))) {
+                Ok(()) => left = None,
+                Err(refused) => waited = waited.and(Err(refused)),
             }
-        } else if let Err(refused) = &finished {
+        } else if finished.is_err() {
             // Nothing else waits for the work.
-            match (
-                detach(|| keep::wait_or_keep(owner, device, stream, begun)),
-                refused,
-            ) {
-                (true, _) => left = None,
-                (false, Error::Driver(refused)) => waited = waited.and(Err(*refused)),
-                _ => {}
+            match detach(|| keep::wait_or_keep(owner, device, stream, begun)) {
+                Ok(true) => left = None,
+                Ok(false) => {}
+                Err(refused) => waited = waited.and(Err(refused)),
             }
         } else if self.may_host_write
             || is_in_graph
@@ -461,9 +450,10 @@ impl<V: Consume> Drop for StreamGuard<'_, V> {
     fn drop(&mut self) {
         // A refused edge has been answered by a wait, unless a capture forbids that (docs/rust.md).
         if let (_, Err(_)) = self.end() {
-            // cudarc's next call tells it.
-            let told = cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN);
-            self.stream.context().record_err::<()>(Err(told));
+            // cudarc's next call tells it, or an error that was noted before.
+            let told = Err(cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN));
+            let context = self.stream.context();
+            context.record_err::<()>(context.check_err().and(told));
         }
     }
 }

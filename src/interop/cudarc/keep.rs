@@ -13,11 +13,11 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 
 use super::in_context::{context_of, within};
-use super::stream::number_of;
-use crate::driver::{self, Driver, twice};
+use super::stream::plain_number;
+use crate::driver::{self, Driver, DriverError};
 use crate::error::Error;
 use crate::protocol::device::Device;
-use crate::protocol::stream::{Capture, Stream};
+use crate::protocol::stream::Stream;
 use crate::view::keep::{self, Before, Begun};
 use crate::view::{Owner, detach};
 
@@ -27,29 +27,36 @@ use crate::view::{Owner, detach};
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, begun: Begun) {
-    on_its_own(owner, stream, |driver, number| {
+    // What is refused is kept for ever, and so needs no answer.
+    let _ = on_its_own(owner, stream, |driver, number| {
         let context = context_of(stream.context());
-        keep::by_stream_of(driver, context, number, owner, device, begun);
+        Ok(keep::by_stream_of(
+            driver, context, number, owner, device, begun,
+        ))
     });
 }
 
-/// Waits for `stream`, beside captures of others too; returns whether it has. Of a stream that a capture forbids the host to
-/// wait for, a share of `owner` is dropped when what it holds now is done.
+/// Waits for `stream`, beside captures of others too; returns whether its work is over. If a capture forbids the host to wait,
+/// or the driver refuses it, a share of `owner` is dropped when what the stream holds now is done.
+///
+/// # Errors
+/// The driver's refusal.
 pub(super) fn wait_or_keep(
     owner: &Owner,
     device: Device,
     stream: &CudaStream,
     begun: Begun,
-) -> bool {
-    let mut has_waited = false;
+) -> Result<bool, DriverError> {
     on_its_own(owner, stream, |driver, number| {
         let context = context_of(stream.context());
-        match twice(|| driver.capture(number)) {
-            Ok(Capture::Idle) => has_waited = keep::wait(driver, context, number, owner),
-            _ => keep::by_stream_of(driver, context, number, owner, device, begun),
+        match keep::has_waited(driver, number) {
+            Ok(true) => Ok(true),
+            told => match keep::by_stream_of(driver, context, number, owner, device, begun) {
+                true => Ok(true),
+                false => told,
+            },
         }
-    });
-    has_waited
+    })
 }
 
 /// Finds what still reads the owner's memory on other streams, and does not come back to the producer's; `None` if nothing
@@ -85,16 +92,24 @@ pub(super) fn is_over(before: &Before, stream: &CudaStream) -> bool {
     detach(|| within(Arc::clone(stream.context()), ask)).unwrap_or(false)
 }
 
-/// Hands `body` the number of `stream`, whose context is current then. If that cannot be, a share of `owner` stays for ever,
-/// unless the context is gone: then nothing runs there any more.
-fn on_its_own(owner: &Owner, stream: &CudaStream, body: impl FnOnce(&'static dyn Driver, Stream)) {
-    within(Arc::clone(stream.context()), |driver| {
-        match (driver, number_of(stream)) {
-            (Ok(driver), Ok(number)) => body(driver, number),
-            (Err(error), _) if error.is_end_of_context() => {}
-            _ => keep::keep_for_ever(owner, context_of(stream.context())),
+/// Hands `body` the number of `stream`, a guard's, whose context is current then; `body` returns whether its work is over, as it is
+/// if the context is gone.
+///
+/// # Errors
+/// Those of `body`; the driver's refusal to make the context current. Then a share of `owner` stays for ever.
+fn on_its_own(
+    owner: &Owner,
+    stream: &CudaStream,
+    body: impl FnOnce(&'static dyn Driver, Stream) -> Result<bool, DriverError>,
+) -> Result<bool, DriverError> {
+    within(Arc::clone(stream.context()), |driver| match driver {
+        Ok(driver) => body(driver, plain_number(stream)),
+        Err(error) if error.is_end_of_context() => Ok(true),
+        Err(refused) => {
+            keep::keep_for_ever(owner, context_of(stream.context()));
+            Err(refused)
         }
-    });
+    })
 }
 
 /// Has the graph that `stream` is being captured into keep `owner`; see [`keep::by_graph`]. If the driver does not tell of a

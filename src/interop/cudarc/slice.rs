@@ -256,8 +256,8 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         without_noted(stream.context(), join).or_else(|refused| {
             let wait = || keep::wait_or_keep(array.owner(), array.device(), own, Begun::OnStream);
             match detach(wait) {
-                true => Ok(()),
-                false => Err(refused),
+                Ok(true) => Ok(()),
+                _ => Err(refused),
             }
         })
     }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, IntoLiveStream, Keeper, Kept, LiveStream, with_driver};
+use crate::view::{CaiView, Displaced, IntoLiveStream, Keeper, Kept, LiveStream, with_driver};
 
 /// Lets `?` convert cudarc's errors in functions that return [`Error`].
 impl From<cudarc::driver::DriverError> for Error {
@@ -64,12 +64,12 @@ impl<'a> IntoLiveStream<'a> for &'a Arc<CudaStream> {
 }
 
 impl Keeper for Arc<CudaStream> {
-    fn check(&self, array: &CaiView) -> Result<(), Error> {
-        if number_of(self)?.is_default() {
-            check_device(array.device(), self)?;
-            mean_default(array, self)?;
+    fn check(&self, array: &CaiView) -> Result<Option<Displaced>, Error> {
+        if !number_of(self)?.is_default() {
+            return Ok(None);
         }
-        Ok(())
+        check_device(array.device(), self)?;
+        mean_default(array, self)
     }
 
     fn keep(&self) -> Kept {
@@ -97,15 +97,22 @@ pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Vi
 ///
 /// # Errors
 /// `stream-device` for memory of another context; the driver's refusal.
-pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), Error> {
+pub(super) fn mean_default(
+    array: &CaiView,
+    stream: &CudaStream,
+) -> Result<Option<Displaced>, Error> {
     let own = context_of(stream.context());
     let data = array.descriptor().data();
     if array.is_shared_by_contexts() {
         // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.
-        return Ok(with_driver(|driver| driver.set_current_context(own))?);
+        return Ok(with_driver(|driver| {
+            let before = driver.current_context()?;
+            driver.set_current_context(own)?;
+            Ok::<_, DriverError>(Some(Displaced(before)))
+        })?);
     }
     if data == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let info = with_driver(|driver| driver.pointer_info(data, false))?;
     if info.context.is_some_and(|whose| Some(whose) != own) {
@@ -113,11 +120,11 @@ pub(super) fn mean_default(array: &CaiView, stream: &CudaStream) -> Result<(), E
         let refused = Violation::new(Rule::StreamDevice, Field::Argument("stream"), found);
         return Err(refused.with_hint("make a stream with new_stream").into());
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Returns the stream's number; a default one's if it means this stream to the caller.
-fn plain_number(stream: &CudaStream) -> Stream {
+pub(super) fn plain_number(stream: &CudaStream) -> Stream {
     Stream::from_raw(stream.cu_stream().addr() as u64)
 }
 

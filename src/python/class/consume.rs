@@ -227,7 +227,6 @@ impl Awaitable for Entering {
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let block = self.block.get();
-        block.check_not_open()?;
         // The coroutine's frame shows the object, whose methods Python may call in any order.
         let Some(consumer) = self.consumer.get() else {
             return Err(PyRuntimeError::new_err("the block has not been entered"));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ConsumeGuard, ReturnEdge};
-use crate::driver::{self, Done};
+use crate::driver::{self, Done, twice};
 use crate::error::Error;
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::streams::{Placed, is_elsewhere};
@@ -49,13 +49,13 @@ impl ConsumeGuard {
     pub(crate) fn end_dropped(&mut self) -> Dropped {
         let (consumer, mut done) = (self.nameable(), None);
         let made = self.close(CaiView::producer_moved, |guard, producer| {
-            done = guard.make_wait_for(consumer, producer)?.or(done);
+            done = twice(|| guard.make_wait_for(consumer, producer))?.or(done);
             Ok(())
         });
         if let Err(edge) = made {
             let place = self.place(consumer, None);
-            return match with_driver(|driver| driver::synchronize(driver, consumer.stream, &place))
-            {
+            let wait = |driver| twice(|| driver::synchronize(driver, consumer.stream, &place));
+            return match with_driver(wait) {
                 Ok(()) => Dropped::HostWaited(Some(edge)),
                 Err(wait) => Dropped::Refused(edge, wait),
             };
@@ -85,8 +85,8 @@ impl ConsumeGuard {
 }
 
 impl Drop for ConsumeGuard {
-    /// Makes the return edge. If that is refused the host waits for the consumer instead. Both are refused in a capture
-    /// alone, and by a driver that runs no work any more: then nothing waits. On another thread than that of the
+    /// Makes the return edge. If that is refused the host waits for the consumer instead. Both are refused in a capture, and by a
+    /// driver that refuses each of them twice: then nothing waits. On another thread than that of the
     /// consumer's per-thread default stream, the default streams of all threads are waited for.
     fn drop(&mut self) {
         self.end_dropped();

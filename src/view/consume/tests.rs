@@ -150,6 +150,30 @@ fn the_producer_waits_if_and_only_if_its_stream_is_another_one() {
     }
 }
 
+/// A single refusal proves nothing: what a dropped guard makes is tried twice.
+#[test]
+fn a_dropped_guard_is_refused_by_two_refusals() {
+    for (refusals, waits, is_refused) in [(1, 0, false), (2, 0, false), (2, 1, false), (2, 2, true)]
+    {
+        let script = script();
+        let _installed = script::install(script);
+        script.current(CONTEXTS[0]);
+        let view = view(DeviceType::CUDA, STREAMS[3]).on_producer(STREAMS[3]);
+        let guard = view.consume_with(STREAMS[4], SyncPolicy::Event);
+        let mut guard = guard.expect("an order");
+        for (call, refused) in [
+            ("cuStreamWaitEvent", refusals),
+            ("cuStreamSynchronize", waits),
+        ] {
+            (0..refused).for_each(|_| _ = script.fault(call, 0, 999));
+        }
+        let ended = guard.end_dropped();
+        let what = format!("{refusals} {waits}: {ended}");
+        assert_eq!(matches!(ended, Dropped::Refused(..)), is_refused, "{what}");
+        assert_eq!(matches!(ended, Dropped::Edge), refusals == 1, "{what}");
+    }
+}
+
 /// A guard ends once, and the counters of opened and ended guards come back to each other.
 #[test]
 fn a_guard_that_fails_makes_the_host_wait_instead() {
@@ -162,9 +186,9 @@ fn a_guard_that_fails_makes_the_host_wait_instead() {
             .consume_with(STREAMS[4], SyncPolicy::Event)
             .expect("an order");
         script.take_calls();
-        script.fault(call, 0, 999);
+        script.fault(call, 0, 999).fault(call, 0, 999);
         drop(guard);
-        assert_eq!(script.count(call), 1, "once");
+        assert_eq!(script.count(call), 2, "twice");
         assert_eq!(
             script.count("cuStreamSynchronize"),
             1,

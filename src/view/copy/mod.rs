@@ -64,13 +64,17 @@ impl CaiView {
     /// ```
     pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let request = Request::Stream(stream.for_memory(self)?);
         let used = match stream.number() {
             Stream::None => self.ready(),
             _ => stream,
         };
-        let transfer = Transfer::of(self.device(), self.device())?;
-        transfer.make_used(self, request, SyncPolicy::Event, (used.keep(), false))
+        stream.for_memory(self, |number| {
+            let (request, transfer) = (
+                Request::Stream(number),
+                Transfer::of(self.device(), self.device())?,
+            );
+            transfer.make_used(self, request, SyncPolicy::Event, (used.keep(), false))
+        })
     }
 
     /// Copies the elements, in C order, to memory of the CPU. The host waits for the data and for the copy.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::poll;
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Driver, DriverError, twice};
 use crate::protocol::stream::Stream;
 use crate::view::Owner;
 
@@ -18,7 +18,7 @@ pub(crate) fn by_graph(
     owner: &Owner,
     kept_by: u64,
 ) -> Result<u64, DriverError> {
-    let (capture, graph) = match driver.capture_graph(stream) {
+    let (capture, graph) = match twice(|| driver.capture_graph(stream)) {
         Ok(Some((capture, graph))) => (capture, Some(graph)),
         Ok(None) => return Ok(0),
         // A stream that cannot be asked for its graph, or is not there.
@@ -30,10 +30,10 @@ pub(crate) fn by_graph(
     poll::start(driver);
     let data = Box::into_raw(Box::new(owner.share()));
     if let Some(graph) = graph {
-        // SAFETY: `ended` is called once with the box, which is its own from here on, and calls no driver.
-        let object = unsafe { driver.user_object_create(data.cast(), ended) };
+        // SAFETY: `ended` is called once with the box, which is its own once a call is not refused, and calls no driver.
+        let object = twice(|| unsafe { driver.user_object_create(data.cast(), ended) });
         // Refused, it is released by nothing: the graph has been promised the memory.
-        let _ = object.and_then(|object| driver.graph_retain(graph, object));
+        let _ = object.and_then(|object| twice(|| driver.graph_retain(graph, object)));
     }
     Ok(capture)
 }

@@ -75,7 +75,7 @@ pub(crate) use poll::{
     Begun, by_stream, end, end_after, keep_for_ever, mark_own, start_for, wait_for_context,
 };
 #[cfg(feature = "cudarc")]
-pub(crate) use poll::{by_stream_of, wait};
+pub(crate) use poll::{by_stream_of, has_waited};
 #[cfg(feature = "cudarc")]
 pub(crate) use readers::{Before, are_there, before_writer};
 #[cfg(feature = "pyo3")]

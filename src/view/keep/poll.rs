@@ -203,7 +203,8 @@ pub(crate) fn by_stream(
     by_stream_of(driver, None, stream, owner, device, begun);
 }
 
-/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for.
+/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for. Returns whether the work of the
+/// stream is over.
 pub(crate) fn by_stream_of(
     driver: &'static dyn Driver,
     context: Option<Context>,
@@ -211,12 +212,21 @@ pub(crate) fn by_stream_of(
     owner: &Owner,
     device: Device,
     begun: Begun,
-) {
-    // In a context that has failed, or is gone, nothing runs any more.
-    let is_open = |error: DriverError| !error.is_end_of_context();
-    let is_refused = || until_done(driver, stream, owner, device, begun).is_err_and(is_open);
-    if is_refused() && !has_waited(driver, stream) && is_refused() {
-        keep_for_ever(owner, context);
+) -> bool {
+    let keep = || until_done(driver, stream, owner, device, begun);
+    match keep() {
+        Ok(()) => false,
+        // In a context that has failed, or is gone, nothing runs any more.
+        Err(error) if error.is_end_of_context() => true,
+        Err(_) if has_waited(driver, stream) == Ok(true) => true,
+        Err(_) => match keep() {
+            Err(error) if error.is_end_of_context() => true,
+            Err(_) => {
+                keep_for_ever(owner, context);
+                false
+            }
+            Ok(()) => false,
+        },
     }
 }
 
@@ -236,29 +246,20 @@ pub(crate) fn keep_for_ever(
     std::mem::forget(kept);
 }
 
-/// Waits for a stream of a context, and returns whether it has; a share of `owner` stays for ever if the host cannot.
-#[cfg(feature = "cudarc")]
-pub(crate) fn wait(
-    driver: &dyn Driver,
-    context: Option<Context>,
-    stream: Stream,
-    owner: &Owner,
-) -> bool {
-    let has_waited = has_waited(driver, stream);
-    if !has_waited {
-        keep_for_ever(owner, context);
-    }
-    has_waited
-}
-
 /// Waits for a stream, and not for one that is being captured, which that would break; returns whether its work is over.
-fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
+///
+/// # Errors
+/// The driver's refusal.
+pub(crate) fn has_waited(driver: &dyn Driver, stream: Stream) -> Result<bool, DriverError> {
     let waited = match twice(|| driver.capture(stream)) {
         Ok(Capture::Idle) => twice(|| driver.stream_synchronize(stream)),
-        Ok(_) => return false,
+        Ok(_) => return Ok(false),
         Err(error) => Err(error),
     };
-    waited.map_or_else(|error| error.is_end_of_context(), |()| true)
+    match waited {
+        Err(refused) if !refused.is_end_of_context() => Err(refused),
+        _ => Ok(true),
+    }
 }
 
 /// Waits for all work of the current context. No capture is broken, as by `cuCtxSynchronize`.
@@ -266,7 +267,7 @@ fn has_waited(driver: &dyn Driver, stream: Stream) -> bool {
 /// # Errors
 /// The driver's refusal: the work may go on.
 pub(crate) fn wait_for_context(driver: &dyn Driver) -> Result<(), DriverError> {
-    let wait = |_relaxed| Site::here(driver)?.wait(driver);
+    let wait = |_relaxed| twice(|| Site::here(driver)?.wait(driver));
     match twice(|| Relaxed::new(driver)).and_then(wait) {
         Err(refused) if !refused.is_end_of_context() => Err(refused),
         _ => Ok(()),

@@ -113,8 +113,12 @@ fn an_owner_that_nothing_waits_for_stays() {
 fn a_context_that_is_gone_is_not_waited_for() {
     for (code, is_refused) in [(201, false), (709, false), (2, true), (999, true)] {
         let driver = script();
-        driver.fault("cuCtxGetDevice", 0, code);
-        assert_eq!(wait_for_context(driver).is_err(), is_refused, "{code}");
+        for refusals in [1, 2] {
+            (0..refusals).for_each(|_| _ = driver.fault("cuCtxGetDevice", 0, code));
+            let is_told = wait_for_context(driver).is_err();
+            assert_eq!(is_told, is_refused && refusals == 2, "{code} {refusals}");
+            driver.without_faults();
+        }
     }
 }
 
