@@ -453,7 +453,10 @@ fn an_end_that_nothing_waits_for_is_told(
         }
         match is_finished {
             true => guard.finish().map(drop),
-            false => Ok(drop(guard)),
+            false => {
+                drop(guard);
+                Ok(())
+            }
         }
     };
     let opener = opened_later(held);

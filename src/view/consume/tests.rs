@@ -169,8 +169,16 @@ fn a_dropped_guard_is_refused_by_two_refusals() {
         }
         let ended = guard.end_dropped();
         let what = format!("{refusals} {waits}: {ended}");
-        assert_eq!(matches!(ended, Dropped::Refused(..)), is_refused, "{what}");
-        assert_eq!(matches!(ended, Dropped::Edge), refusals == 1, "{what}");
+        assert_eq!(
+            matches!(ended, dropped::Dropped::Refused(..)),
+            is_refused,
+            "{what}"
+        );
+        assert_eq!(
+            matches!(ended, dropped::Dropped::Edge),
+            refusals == 1,
+            "{what}"
+        );
     }
 }
 
