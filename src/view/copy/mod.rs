@@ -69,10 +69,8 @@ impl CaiView {
             _ => stream,
         };
         stream.for_memory(self, |number| {
-            let (request, transfer) = (
-                Request::Stream(number),
-                Transfer::of(self.device(), self.device())?,
-            );
+            let transfer = Transfer::of(self.device(), self.device())?;
+            let request = Request::Stream(number);
             transfer.make_used(self, request, SyncPolicy::Event, (used.keep(), false))
         })
     }
