@@ -403,52 +403,71 @@ enum Edge {
     Refused,
     /// By a capture of the producer's stream.
     Captured,
+    /// By the driver, in a capture of both streams, which forbids the wait.
+    RefusedInCapture,
     /// The guard ends on another thread than its stream's.
     Elsewhere,
+    /// So it does, and the producer works on the guard's stream.
+    SameElsewhere,
 }
 
 /// If nothing is ordered after the work of a guard, as the driver refuses the wait for it twice, `finish` returns that, or after a
 /// drop cudarc's next call tells it; and of what is ordered neither tells anything.
 #[rstest]
 fn an_end_that_nothing_waits_for_is_told(
-    #[values(Edge::Made, Edge::Refused, Edge::Captured, Edge::Elsewhere)] edge: Edge,
+    #[values(
+        Edge::Made,
+        Edge::Refused,
+        Edge::Captured,
+        Edge::RefusedInCapture,
+        Edge::Elsewhere,
+        Edge::SameElsewhere
+    )]
+    edge: Edge,
     #[values(0, 1, 2)] refusals: u64,
     #[values(false, true)] is_finished: bool,
     #[values(false, true)] is_noted: bool,
 ) {
     let stage = Stage::new();
     let (sim, context) = (stage.machine.sim, &stage.context);
-    let (own, producer) = (context.per_thread_stream(), stream(&stage.producer));
-    let consumer = match edge {
-        Edge::Elsewhere => &own,
-        _ => &stage.consumer,
+    let own = context.per_thread_stream();
+    let (producer, consumer) = match edge {
+        Edge::Elsewhere => (&stage.producer, &own),
+        Edge::SameElsewhere => (&own, &own),
+        _ => (&stage.producer, &stage.consumer),
     };
+    let is_in_graph = edge == Edge::RefusedInCapture;
+    let is_elsewhere = matches!(edge, Edge::Elsewhere | Edge::SameElsewhere);
+    let is_made = matches!(edge, Edge::Made | Edge::SameElsewhere);
     let of_stage = stage.array(Stream::None, None, &[1]);
     let (descriptor, target) = (of_stage.descriptor().clone(), Memory::new(context, 16));
     // SAFETY: elements of the stage's memory; the owner may stay for ever.
     let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
     // SAFETY: its stream stays to the end of the test.
-    let view = unsafe { view.with_producer(producer) };
+    let view = unsafe { view.with_producer(stream(producer)) };
+    let held = (!is_in_graph).then(|| gate(&stage.machine, consumer));
+    if is_in_graph {
+        begin(producer, MODES[2]);
+        consumer.join(producer).expect("a fork");
+    }
     let guard = view.typed::<f32>().expect("floats").on(consumer);
     let guard = guard.expect("a guard");
-    let held = gate(&stage.machine, consumer);
     let (to, from) = (target.address, *guard.device_ptr());
     // SAFETY: 16 bytes on either side, which stay to the end of the test.
     let copied = unsafe { result::memcpy_dtod_async(to, from, 16, consumer.cu_stream()) };
     copied.expect("a copy");
     if edge == Edge::Captured {
-        begin(&stage.producer, MODES[2]);
+        begin(producer, MODES[2]);
     }
     let noted = cudarc::driver::DriverError(CUresult::CUDA_ERROR_NOT_READY);
     if is_noted {
         context.record_err::<()>(Err(noted));
     }
     let end = || {
-        let waits = ["cuStreamSynchronize", "cuMemFree_v2"];
-        for wait in waits {
+        for wait in ["cuStreamSynchronize", "cuMemFree_v2"] {
             (1..=refusals).for_each(|nth| sim.fault(wait, nth, 999));
         }
-        if edge == Edge::Refused {
+        if matches!(edge, Edge::Refused | Edge::RefusedInCapture) {
             (1..9).for_each(|nth| sim.fault("cuStreamWaitEvent", nth, 999));
         }
         match is_finished {
@@ -459,36 +478,41 @@ fn an_end_that_nothing_waits_for_is_told(
             }
         }
     };
-    let opener = opened_later(held);
-    let told = match edge {
-        Edge::Elsewhere => std::thread::scope(|scope| scope.spawn(end).join().expect("ended")),
-        _ => end(),
+    let opener = held.map(opened_later);
+    let told = match is_elsewhere {
+        true => std::thread::scope(|scope| scope.spawn(end).join().expect("ended")),
+        false => end(),
     };
     sim.clear_faults();
     let of_cudarc = context.check_err().map_err(|told| told.0);
-    let is_lost = edge != Edge::Made && refusals == 2;
+    let is_lost = is_in_graph || (!is_made && refusals == 2);
     let of_driver = matches!(told, Err(Error::Driver(_)));
-    let is_refused = is_finished && edge != Edge::Made;
+    let is_refused = is_finished && !is_made;
     assert_eq!(told.is_err(), is_refused, "{told:?}");
-    assert_eq!(
-        of_driver,
-        is_refused && (is_lost || edge == Edge::Refused),
-        "{told:?}"
-    );
+    let is_drivers = is_lost || edge == Edge::Refused;
+    assert_eq!(of_driver, is_refused && is_drivers, "{told:?}");
     let expected = match (is_noted, is_lost && !is_finished) {
         (true, _) => Err(noted.0),
         (false, true) => Err(CUresult::CUDA_ERROR_UNKNOWN),
         (false, false) => Ok(()),
     };
     assert_eq!(of_cudarc, expected);
-    assert!(edge != Edge::Captured || is_whole(&stage.producer));
+    if is_in_graph {
+        producer.join(consumer).expect("a join");
+    }
+    let is_captured = matches!(edge, Edge::Captured | Edge::RefusedInCapture);
+    assert!(!is_captured || is_whole(producer));
     // The producer writes anew, which the copy does not see unless that has been told.
     let (address, bytes) = (view.descriptor().data(), 16);
     // SAFETY: the memory of the stage.
-    let zeros = unsafe { result::memset_d8_async(address, 0, bytes, stage.producer.cu_stream()) };
+    let zeros = unsafe { result::memset_d8_async(address, 0, bytes, producer.cu_stream()) };
     zeros.expect("zeros");
-    stage.producer.synchronize().expect("written");
-    opener.join().expect("opened");
+    if let Some(opener) = opener {
+        if edge != Edge::SameElsewhere {
+            producer.synchronize().expect("written");
+        }
+        opener.join().expect("opened");
+    }
     consumer.synchronize().expect("copied");
     let seen = sim.peek(target.address, 16).expect("bytes");
     assert!(

@@ -2,7 +2,7 @@
 //!
 //! The driver copies rectangles: `height` rows of `width` bytes. The innermost axes that are
 //! contiguous in the source make the row; one more axis makes the height; every combination of the
-//! other axes' indices is a call. Axes that step as one are one: a slice along the last axis is one call, whatever the
+//! other axes' indices is a call. Axes that step as one are one: `a[..., :k]` of C order is one call, whatever the
 //! rank, a transposed matrix one per column, and what has no rectangle (negative or zero strides) one per row.
 
 #[cfg(test)]
@@ -23,10 +23,16 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whether the next index of the axis outside of this one, whose stride is given, is where this one goes on to.
-    fn is_continued_by(&self, from_stride: i64) -> bool {
+    /// Whether the next index of an outer axis is where this one would go on to.
+    fn is_continued_by(&self, outer: &Axis) -> bool {
         let end = self.extent.cast_signed().checked_mul(self.from_stride);
-        end == Some(from_stride)
+        end == Some(outer.from_stride)
+    }
+
+    /// Whether its indices can be rows of this many bytes: forward, apart, within the pitch.
+    fn is_height(&self, width: u64) -> bool {
+        let fits = |stride: i64| stride >= width as i64 && stride <= MAX_PITCH;
+        fits(self.from_stride) && fits(self.to_stride)
     }
 }
 
@@ -48,7 +54,8 @@ impl CopyPlan {
         if itemsize == 0 || shape.contains(&0) {
             return None;
         }
-        let (width, mut outer) = split_row(axes(shape, byte_strides, itemsize), itemsize);
+        let (width, outer) = split_row(axes(shape, byte_strides, itemsize), itemsize);
+        let mut outer = merged(outer, width);
         let rows = widest(&outer, width).map(|at| outer.remove(at));
         let rows = rows.unwrap_or(Axis {
             extent: 1,
@@ -96,25 +103,19 @@ const fn advance(address: u64, index: u64, byte_stride: i64) -> u64 {
     address.wrapping_add(index.wrapping_mul(byte_stride as u64))
 }
 
-/// The axes that have more than one index, outermost first; two that step as one are one.
+/// The axes that have more than one index, outermost first.
 fn axes(shape: &[i64], byte_strides: &[i64], itemsize: u64) -> Vec<Axis> {
     let mut to_stride = itemsize as i64;
-    let mut axes: Vec<Axis> = Vec::with_capacity(shape.len());
+    let mut axes = Vec::with_capacity(shape.len());
     for (&extent, &from_stride) in shape.iter().zip(byte_strides).rev() {
-        if extent == 1 {
-            continue;
-        }
-        match axes.last_mut() {
-            Some(inner) if inner.is_continued_by(from_stride) => {
-                inner.extent *= extent.unsigned_abs();
-            }
-            _ => axes.push(Axis {
+        if extent != 1 {
+            axes.push(Axis {
                 extent: extent.unsigned_abs(),
                 to_stride,
                 from_stride,
-            }),
+            });
+            to_stride = to_stride.wrapping_mul(extent);
         }
-        to_stride = to_stride.wrapping_mul(extent);
     }
     axes.reverse();
     axes
@@ -129,11 +130,28 @@ fn split_row(mut axes: Vec<Axis>, itemsize: u64) -> (u64, Vec<Axis>) {
     (width, axes)
 }
 
-/// The longest axis that can be the height of a rectangle: rows forward, apart, within the pitch.
+/// Makes one axis of two that step as one, unless the outer one alone can be the height of a rectangle.
+fn merged(axes: Vec<Axis>, width: u64) -> Vec<Axis> {
+    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+    for axis in axes.into_iter().rev() {
+        match merged.last_mut() {
+            Some(inner)
+                if inner.is_continued_by(&axis)
+                    && (inner.is_height(width) || !axis.is_height(width)) =>
+            {
+                inner.extent *= axis.extent;
+            }
+            _ => merged.push(axis),
+        }
+    }
+    merged.reverse();
+    merged
+}
+
+/// The longest axis that can be the height of a rectangle.
 fn widest(axes: &[Axis], width: u64) -> Option<usize> {
-    let fits = |stride: i64| stride >= width as i64 && stride <= MAX_PITCH;
     (0..axes.len())
-        .filter(|&at| fits(axes[at].from_stride) && fits(axes[at].to_stride))
+        .filter(|&at| axes[at].is_height(width))
         .max_by_key(|&at| axes[at].extent)
 }
 

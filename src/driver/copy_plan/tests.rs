@@ -84,6 +84,8 @@ fn every_small_layout_is_copied_as_a_gather_would() {
 #[case::planes_of_a_volume(&[3, 4, 5], &[400, 100, 2], 1)]
 #[case::every_second_of_a_volume(&[3, 4, 5], &[80, 20, 4], 1)]
 #[case::a_batch_of_windows(&[7, 3, 4, 5], &[3000, 1000, 100, 2], 4)]
+#[case::windows_that_overlap(&[1000, 100, 25], &[200, 2, 2], 100)]
+#[case::windows_of_windows(&[4, 3, 3], &[16, 4, 2], 3)]
 #[case::reversed_volume(&[3, 4, 5], &[-40, -10, -2], 60)]
 fn the_number_of_calls(#[case] shape: &[i64], #[case] byte_strides: &[i64], #[case] calls: u64) {
     let plan = CopyPlan::new(shape, byte_strides, 2).expect("not empty");

@@ -56,8 +56,8 @@ use crate::view::{
 /// Enqueue the work that uses the data on this stream, and on no other, before the drop. Both edges are
 /// events; neither is made if producer and consumer work on one stream, and the host never waits
 /// (unless the return edge is refused; then it waits for the stream instead, or, where a capture forbids that, the owner
-/// is kept until the stream is done). If the driver refuses that wait, too, [`finish`](Self::finish) returns the refusal; after
-/// a drop cudarc's next call in the context tells it.
+/// is kept until the stream is done). If the driver refuses that wait, too, or the edge in a capture, so that nothing comes after
+/// the work, [`finish`](Self::finish) returns the refusal; after a drop cudarc's next call in the context tells it.
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
 /// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
@@ -337,7 +337,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     ///
     /// # Errors
     /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it. If the driver has
-    /// refused a wait, that refusal.
+    /// refused that wait, too, its refusal, in place of the edge's.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         let (edge, waited) = self.end();
         waited?;
@@ -418,13 +418,19 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             // The stream cannot be named here.
             match detach(|| wait_for_context(stream.context(), Some(owner))) {
                 Ok(()) => left = None,
+                Err(_) if is_ordered => {}
                 Err(refused) => waited = waited.and(Err(refused)),
             }
-        } else if finished.is_err() {
+        } else if let Err(edge) = &finished {
             // Nothing else waits for the work.
             match detach(|| keep::wait_or_keep(owner, device, stream, begun)) {
                 Ok(true) => left = None,
-                Ok(false) => {}
+                Ok(false) => {
+                    // A capture forbids the wait: a rule that refuses the edge is the user's to keep, and `finish` tells it.
+                    if let Error::Driver(refused) = edge {
+                        waited = waited.and(Err(*refused));
+                    }
+                }
                 Err(refused) => waited = waited.and(Err(refused)),
             }
         } else if self.may_host_write

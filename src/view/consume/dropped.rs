@@ -86,7 +86,7 @@ impl ConsumeGuard {
 
 impl Drop for ConsumeGuard {
     /// Makes the return edge. If that is refused the host waits for the consumer instead. Both are refused in a capture, and by a
-    /// driver that refuses each of them twice: then nothing waits. On another thread than that of the
+    /// driver that refuses each of them again: then nothing waits. On another thread than that of the
     /// consumer's per-thread default stream, the default streams of all threads are waited for.
     fn drop(&mut self) {
         self.end_dropped();
