@@ -395,7 +395,7 @@ fn parts_that_could_not_be_waited_for(
     opener.join().expect("opened");
 }
 
-/// What keeps the edge of a guard from being made.
+/// How the edge of a guard is made, or refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Edge {
     Made,
@@ -612,7 +612,7 @@ fn a_refused_call_leaves_no_stream_in_a_capture(
     };
     // A capture with a stream that enters it anew; whether it is whole.
     let captured = |fault: Option<(&str, u64)>| {
-        // What an earlier one has noted.
+        // An earlier one may have noted an error.
         let _ = stage.context.check_err();
         let consumer = stage.context.new_stream().expect("a stream");
         // SAFETY: elements of the stage's memory; the owner may stay for ever.

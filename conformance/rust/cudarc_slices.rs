@@ -236,11 +236,8 @@ fn a_slice_that_is_dropped_elsewhere_is_freed_after_its_work_or_never(
 
 /// Has the driver refuse this thread the byte by which a context is waited for, twice.
 fn lacks_memory(stage: &Stage) {
-    for (call, nth) in ["cuMemAlloc", "cuMemHostAlloc"]
-        .into_iter()
-        .flat_map(|call| [(call, 1), (call, 2)])
-    {
-        stage.machine.sim.fault(call, nth, 2);
+    for call in ["cuMemAlloc", "cuMemHostAlloc"] {
+        (1..=2).for_each(|nth| stage.machine.sim.fault(call, nth, 2));
     }
 }
 

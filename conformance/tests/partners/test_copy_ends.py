@@ -216,7 +216,7 @@ def test_the_host_writes_no_copy_whose_memory_the_stream_still_uses(
             is_late.set()
             machine.control.open_gates()
 
-        # What is being freed by then waits for the gate, and the copy for that: such a try shows nothing.
+        # Memory that is being freed by then waits for the gate, and the copy for the memory: such a try shows nothing.
         opener = threading.Timer(PATIENCE / 10, open_late)
         opener.start()
         try:

@@ -27,7 +27,7 @@ use crate::view::{Owner, detach};
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
 pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, begun: Begun) {
-    // What is refused is kept for ever, and so needs no answer.
+    // A refusal has kept the owner for ever, and so needs no answer.
     let _ = on_its_own(owner, stream, |driver, number| {
         let context = context_of(stream.context());
         Ok(keep::by_stream_of(

@@ -392,8 +392,8 @@ fn a_copy_is_chosen_only_if_it_is_asked_for_or_needed() {
     }
 }
 
-/// What a copy has enqueued before a call is refused reads the source still: the owner is kept until the stream is done. If that
-/// was its first call nothing reads it, and the owner goes at once.
+/// If a later call of a copy is refused, those before it read the source still: the owner is kept until the stream is done. If the
+/// first one is refused nothing reads it, and the owner goes at once.
 #[test]
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
 fn a_refused_copy_keeps_its_source_if_a_call_of_it_was_enqueued() {

@@ -30,6 +30,7 @@ pub(crate) fn by_graph(
     poll::start(driver);
     let data = Box::into_raw(Box::new(owner.share()));
     if let Some(graph) = graph {
+        // Neither call returns errors of earlier launches (driver API): one that is refused has done nothing.
         // SAFETY: `ended` is called once with the box, which is its own once a call is not refused, and calls no driver.
         let object = twice(|| unsafe { driver.user_object_create(data.cast(), ended) });
         // Refused, it is released by nothing: the graph has been promised the memory.

@@ -213,21 +213,19 @@ pub(crate) fn by_stream_of(
     device: Device,
     begun: Begun,
 ) -> bool {
-    let keep = || until_done(driver, stream, owner, device, begun);
-    match keep() {
-        Ok(()) => false,
+    let kept = || match until_done(driver, stream, owner, device, begun) {
         // In a context that has failed, or is gone, nothing runs any more.
-        Err(error) if error.is_end_of_context() => true,
-        Err(_) if has_waited(driver, stream) == Ok(true) => true,
-        Err(_) => match keep() {
-            Err(error) if error.is_end_of_context() => true,
-            Err(_) => {
-                keep_for_ever(owner, context);
-                false
-            }
-            Ok(()) => false,
-        },
-    }
+        Err(error) if error.is_end_of_context() => Ok(true),
+        told => told.map(|()| false),
+    };
+    let is_over = kept().or_else(|_| match has_waited(driver, stream) {
+        Ok(true) => Ok(true),
+        _ => kept(),
+    });
+    is_over.unwrap_or_else(|_| {
+        keep_for_ever(owner, context);
+        false
+    })
 }
 
 /// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it: in the current context, or in this
