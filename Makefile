@@ -436,9 +436,11 @@ $(FUZZ_ROOM)/package/.built $(FUZZ_ROOM)/sanitized/.built: $(VENV)/.requirements
 gpu: $(if $(SIMULATED),$(VENV)/.package simulator)
 	SIMULATED=$(SIMULATED) conformance/gpu.sh $(if $(SIMULATED),$(BIN)/python,$(firstword $(PYTHON)) $(WHEEL))
 
-# The Rust tests as programs to be carried there, in target/gpu-rust.
-gpu-rust: $(VENV)/.requirements
+# The Rust tests as programs to be carried there, in target/gpu-rust, and what they say on the simulator.
+gpu-rust: $(VENV)/.requirements simulator
 	CUBECL=$(CUBECL) CANDLE=$(CANDLE) conformance/gpu/rust.sh cudarc,ipc,$(ELEMENTS) $(TARGET)/gpu-rust
+	$(call simulated,$(VENV)) -m conformance.gpu.rust --simulated --folder $(TARGET)/gpu-rust > $(TARGET)/simulated.tsv
+	mv $(TARGET)/simulated.tsv $(TARGET)/gpu-rust/
 
 # --- how fast, and how large: docs/performance.md ---
 

@@ -9,6 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 features=$1 folder=$2 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 mkdir -p "$folder"
+rm -f "$folder/simulated.tsv"
 # Smaller programs, as they are carried.
 small=(--target-dir "$target/gpu-rust-build" --config profile.dev.opt-level=1 --config profile.dev.debug=0)
 

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.gpu.child import answer, answers
 from conformance.gpu.facts import SIMULATED
+from conformance.gpu.rust import steered
 from conformance.tests.interpreter.process import ROOT, environment
 
 RESULTS = ROOT / "conformance" / "results"
@@ -164,3 +165,13 @@ def test_checks_that_share_a_process_go_on_in_a_new_one() -> None:
     of = [lambda: str(os.getpid())] * 3
     assert len(set(answers(of))) == 1
     assert len(set(answers(of, can_go_on=lambda: False))) == 3
+
+
+def test_a_rust_test_that_needs_the_simulator_is_not_begun_on_a_gpu(tmp_path: Path) -> None:
+    """As the same program has said on the simulator: no other reason counts there, and no other program."""
+    why = "not run: it reads the log of calls, which the simulator alone has"
+    rows = [("rust", "a::calls", why), ("rust", "a::data", "ok"), ("other", "b::calls", why)]
+    rows += [("rust", "a::peers", "not run: it needs a second device"), ("rust", "a::bad", "WRONG: a lost write")]
+    (tmp_path / "simulated.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    assert steered(tmp_path / "rust") == {"a::calls": why}
+    assert steered(tmp_path / "none" / "rust") == {}

@@ -167,9 +167,11 @@ fn add_callback(
     submit(world, &target, Work::StreamCallback(callback)).map(drop)
 }
 
+/// A driver tells no flags of a stream that is being captured, and asking breaks the capture (580.159.04).
 fn flags(call: &Call, stream: StreamHandle, flags: Out<u32>) -> Status {
     let mut world = lock();
-    Target::resolve(&mut world, call, stream)?;
+    let target = Target::resolve(&mut world, call, stream)?;
+    forbid::uncaptured(&mut world, &target)?;
     flags.put(world.streams.get(stream).map_or(0, |created| created.flags))
 }
 
@@ -201,8 +203,7 @@ fn context_of_v2(
     Ok(())
 }
 
-/// A driver tells no id of a stream that is being captured, and asking breaks the capture: of 580.159.04 only the broken
-/// captures were seen, and CCCL's `get_stream_id` says which code it is.
+/// A driver tells no id of a stream that is being captured, and asking breaks the capture (580.159.04).
 fn id(call: &Call, stream: StreamHandle, id: Out<u64>) -> Status {
     let mut world = lock();
     let target = Target::resolve(&mut world, call, stream)?;

@@ -77,6 +77,31 @@ def without_a_context(cu: Driver) -> object:
 
 
 @question
+def an_order_without_its_context(cu: Driver) -> object:
+    """the calls of an order with another context current, and with none: capturing, context, id, record, wait"""
+    own = cu.current()
+    stream, waiting, event = cu.stream(), cu.stream(), cu.event()
+    other, word = cu.create_context(0), c_uint64()
+
+    def codes() -> list[int]:
+        return [
+            cu.code("cuStreamIsCapturing", c_void_p(stream), byref(word)),
+            cu.code("cuStreamGetCtx", c_void_p(stream), byref(word)),
+            cu.code("cuCtxGetId", c_void_p(own), byref(word)),
+            cu.code("cuEventRecord", c_void_p(event), c_void_p(stream)),
+            cu.code("cuStreamWaitEvent", c_void_p(waiting), c_void_p(event), c_uint(0)),
+        ]
+
+    found = {}
+    for name, context in (("another", other), ("none", 0)):
+        cu.set_current(context)
+        found[name] = codes()
+    cu.set_current(own)
+    cu("cuCtxDestroy_v2", c_void_p(other))
+    return found
+
+
+@question
 def primary_after_reset(cu: Driver) -> object:
     """the primary context after a reset: same handle, same id?"""
     context = cu.retain(0)
