@@ -527,3 +527,15 @@ def test_device_memory_is_advised_only_if_it_can_be_named_so(device_type: int, p
     if not pinned:
         with pytest.raises(BufferError):
             view.present_as("cuda")
+
+
+@pytest.mark.parametrize("fault", [{"dtype": (77, 8, 1)}, {"data": 0}, {"ndim": -1}, {}])
+def test_the_device_that_is_announced_is_judged_before_the_producer_is_asked(fault: dict[str, Any]) -> None:
+    """Of a tensor with two faults, `explain`, which does not ask for it, and `view` name the same one."""
+    tensor = abi.make(**{"device": (abi.CUDA, 5), "data": 4096, **fault})
+    producer = Dlpack(tensor)
+    found = cd.explain(producer, device_id=0)
+    with pytest.raises(cd.Refusal) as refused:
+        cd.view(producer, device_id=0)
+    assert found.refused == str(refused.value).partition("\n")[0]
+    assert refused.value.rule == "pointer-device"

@@ -143,9 +143,9 @@ with_options! {
         obj: "ArrayLike",
     ] (
         /// The device for the data: "cpu", "cuda:1", a torch.device, or (type, id). None: where the array is. The
-        /// producer makes the transfer; if it refuses, this package copies.
+        /// producer makes the transfer; if it refuses, this package copies, and so it does with a capsule.
         device: "DeviceLike | None" = None,
-        /// Passed to the producer: True must copy, False must not.
+        /// Passed to the producer: True must copy, False must not. This package copies what is in a capsule.
         copy: "bool | None" = None,
         /// The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
         /// the host waits.

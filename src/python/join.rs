@@ -3,7 +3,7 @@
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyList};
+use pyo3::types::{PyDict, PyIterator, PyList};
 
 use crate::driver;
 use crate::driver::Joined;
@@ -11,6 +11,7 @@ use crate::protocol::rule::Field;
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
 use crate::python::call::stream;
+use crate::python::capsule;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::fastcall::{Function, signature};
@@ -79,10 +80,14 @@ fn iterate<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyIterator>> {
     })
 }
 
-/// Whether an item is an array: of either protocol, and no stream.
+/// Whether an item is one that [`object::new_view`] takes, and no stream. The interface may be an attribute of the object
+/// alone.
 fn is_array(item: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let (kind, names) = (item.get_type(), names(item.py()));
-    Ok(kind.hasattr(&names.dlpack)? || kind.hasattr(&names.cai)?)
+    if item.is_instance_of::<PyDict>() || capsule::is_capsule(item) {
+        return Ok(true);
+    }
+    let names = names(item.py());
+    Ok(item.get_type().hasattr(&names.dlpack)? || item.hasattr(&names.cai)?)
 }
 
 fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {

@@ -82,7 +82,7 @@ KEYWORDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ITS_OWN: list[tuple[str, dict[str, Any], Door]] = [
     ("argument-count", {}, lambda capsule: LOOSE.view(capsule, 0)),
     ("copied-unasked", {"flags": abi.IS_COPIED}, partial(cd.from_dlpack, copy=False)),
-    ("device-mismatch", {}, partial(cd.from_dlpack, device=(2, 0))),
+    ("device-mismatch", {}, partial(cd.from_dlpack, device=(2, 0), copy=False)),
     ("device-unknown", {}, partial(cd.from_dlpack, device=(99, 0))),
     ("device-id", {}, partial(cd.from_dlpack, device=(2, -1))),
     ("stream-cpu", {}, partial(cd.from_dlpack, stream=1)),
@@ -190,6 +190,9 @@ COPIES: dict[str, Door] = {
     "for the host": partial(cd.to_dlpack, copy=True, stream="host", max_version=(1, 3)),
     "to the host": partial(cd.to_dlpack, dl_device=(1, 0)),
     "with an owner": lambda capsule: cd.to_dlpack(capsule, copy=True, stream=1, max_version=(1, 3), owner=object()),
+    "of a view": partial(cd.from_dlpack, copy=True),
+    "of a view on a stream": lambda capsule: cd.from_dlpack(capsule, copy=True, stream=2),
+    "of a view on the host": partial(cd.from_dlpack, device="cpu"),
 }
 
 

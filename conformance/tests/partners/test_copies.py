@@ -17,6 +17,7 @@ from cai_conformance import abi
 
 from conformance.tests.doubles.producers import cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership.waiting import until
 from conformance.tests.partners.copying import is_alive
 from conformance.tests.simulated.machine import Machine
 
@@ -395,3 +396,32 @@ def test_no_driver_call_holds_the_gil(machine: Machine) -> None:
     with machine.control.gil_watch("*"):
         for ask in ({"stream": 1}, {"dl_device": HOST}):
             end(machine, abi.consume(view.__dlpack__(copy=True, max_version=(1, 3), **ask)))
+
+
+@pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "legacy"])
+@pytest.mark.parametrize("copy", [True, None], ids=["a-copy", "if-needed"])
+@pytest.mark.parametrize("to", [None, "cpu", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("source", ["cpu", "cuda:0"])
+def test_a_capsule_is_copied_as_it_is_asked(
+    source: str, layout: str, to: str | None, copy: bool | None, versioned: bool, machine: Machine
+) -> None:
+    """By `from_dlpack`: a copy if that is asked for or the device is another one, and else the memory itself. A copy is
+    on the device that was asked for, writable, and keeps no tensor."""
+    devices = {"cpu": HOST, "cuda:0": (abi.CUDA, 0), "cuda:1": (abi.CUDA, 1)}
+    whole = VALUES.copy()
+    values = whole[LAYOUTS[layout]]
+    base = whole.ctypes.data if source == "cpu" else on_device(machine, whole)
+    data = base + (values.ctypes.data - whole.ctypes.data if values.size else 0)
+    strides = tuple(stride // values.itemsize for stride in values.strides)
+    described: Any = {"dtype": (abi.INT, 32, 1), "strides": strides, "device": devices[source], "data": data}
+    made = abi.make(values.shape, versioned=versioned, **described)
+    taken = cd.from_dlpack(made.capsule(), device=to, copy=copy, producer_stream=None)
+    is_copy = copy is True or to not in (None, source)
+    assert taken.device == devices[to or source]
+    assert not values.size or (taken.ptr == data) is not is_copy
+    assert not is_copy or taken.read_only is False
+    assert np.array_equal(np.asarray(cd.from_dlpack(taken, device="cpu")), values)
+    until(lambda: made.released == int(is_copy))
+    del taken
+    until(lambda: made.released == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from functools import partial
 from typing import Any, cast
@@ -389,3 +390,39 @@ def test_a_masked_array_is_refused_by_what_is_in_the_way() -> None:
         check_refusal(refuse(partial(door, objects), BufferError), "typestr-object", "dtype")
         found = refuse(partial(door, records), BufferError)
         check_refusal(found, "mask-present", "object", hint="cd.split_masked(obj['name'])")
+
+
+@pytest.mark.parametrize("kind", ["<f8", "padded", "S0", "text", "strided"])
+def test_asarray_converts_as_it_does_an_array_of_numpys(kind: str) -> None:
+    """`dtype=` with each `copy=`: the same values, the same refusals, and memory of its own if NumPy's has."""
+    padded = np.dtype({"names": ["a"], "formats": ["<f4"], "offsets": [0], "itemsize": 8})
+    texts = np.dtype([("a", "<f4"), ("b", "S0")])
+    array: Any = {
+        "<f8": np.arange(3.0),
+        "padded": np.ones(2, padded),
+        "S0": np.ones(2, texts),
+        "text": np.array(["ab", "c"]),
+        "strided": np.arange(6.0)[::2],
+    }[kind]
+    wanted: list[Any] = [array.dtype, "<f4", np.dtype([("a", "<f8")]), "U4"]
+    view = cd.view(array)
+    assert np.dtype(view.dtype) == array.dtype == view.dtype
+    for dtype, copy in itertools.product(
+        wanted, [None, True, False] if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else [None]
+    ):
+        given = {} if copy is None else {"copy": copy}
+
+        def made(source: Any, dtype: Any = dtype, given: Any = given) -> Any:
+            try:
+                return np.asarray(source, dtype=dtype, **given)
+            except (TypeError, ValueError) as error:
+                return type(error)
+
+        theirs, ours = made(array), made(view)
+        if isinstance(theirs, type):
+            assert ours is theirs, (dtype, copy)
+        else:
+            assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist(), (dtype, copy)
+            assert np.shares_memory(ours, array) == np.shares_memory(theirs, array), (dtype, copy)
+            direct = view.__array__(dtype, **given)
+            assert direct.tolist() == theirs.tolist(), (dtype, copy)

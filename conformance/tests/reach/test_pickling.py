@@ -82,3 +82,15 @@ def test_a_pool_of_processes_takes_and_returns_views(machine: Machine) -> None:
         found = pool.map(doubled, views)
     assert [total for total, _ in found] == [72.0, 20.0]
     assert [view.device[0] for _, view in found] == [1, 2]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("shape", [(3,), (0,), (2, 2), ()])
+def test_a_view_of_a_block_that_was_left_is_not_pickled(shape: tuple[int, ...], lazy: Machine) -> None:
+    stream = lazy.stream()
+    for array in (np.zeros(shape), on_device(lazy, np.zeros(shape), stream, False)):
+        with cd.view(array).consume(stream) as view:
+            pass
+        with pytest.raises(cd.Refusal) as refused:
+            pickle.dumps(view)
+        assert refused.value.rule == "scope-ended"

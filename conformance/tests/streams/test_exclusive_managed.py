@@ -11,11 +11,12 @@ import pytest
 from conformance.tests.interpreter.process import on_the_simulator
 
 MACHINE = """
-import ctypes, sys, threading, time
+import ctypes, pickle, sys, threading, time
 import numpy as np
 import cai_dlpack as cd
+from cai_dlpack import pickling
 from cai_conformance import Sim
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 from conformance.tests.doubles.producers import Dlpack, cai
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import Machine
@@ -84,10 +85,22 @@ NAMES = {
     "part-of-host": lambda ready: cd.view(cd.view(track.producer(ready)).present_as("host"), shape=(6,)),
 }
 OF_THE_DEVICE = {name: READERS[name] for name in ("present-as", "synchronize", "dl-device", "to-dlpack-host")}
+TABLE = exchange.table_of(cd.CaiView)
+
+def owning(view):
+    out = ctypes.c_void_p()
+    assert exchange.FromObject(TABLE.from_object)(id(view), ctypes.byref(out)) == 0
+    return abi.read_at(out.value, versioned=True)
+
+def lent(view):
+    assert exchange.Borrow(TABLE.borrow)(id(view), ctypes.byref(abi.DLTensor())) == 0
+
+pickling.register()
 OF_THE_HOST = {name: read for name, read in READERS.items() if name != "to-dlpack-of-the-producer"}
+OF_A_VIEW_OF_THE_HOST = OF_THE_HOST | {"table": owning, "borrowed": lent, "pickle": pickle.dumps}
 
 def readers(view):
-    return OF_THE_HOST if view.device[0] == abi.CPU else OF_THE_DEVICE
+    return OF_A_VIEW_OF_THE_HOST if view.device[0] == abi.CPU else OF_THE_DEVICE
 """
 
 UNDER_OTHER_NAMES = """

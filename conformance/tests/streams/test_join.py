@@ -7,6 +7,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import cai_dlpack as cd
@@ -213,3 +214,27 @@ def test_each_stream_is_waited_for_once_whatever_memory_is_ready_on_it(
         machine.free(address)
     assert machine.driver.cuMemFreeHost(ctypes.c_void_p(pinned)) == 0
     assert sorted(recorded) == sorted(stream for stream, _ in streams)
+
+
+def test_every_array_that_view_takes_is_joined(track: Track) -> None:
+    """However its interface is found; what `view` refuses is refused by its rule, and called no stream."""
+    interface = track.producer(track.b).__cuda_array_interface__
+
+    class Forwards:
+        def __getattr__(self, name: str) -> Any:
+            if name == "__cuda_array_interface__":
+                return interface
+            raise AttributeError(name)
+
+    arrays = [SimpleNamespace(__cuda_array_interface__=interface), Forwards(), track.producer(track.b)]
+    capsule = cd.view(track.producer(track.b)).__dlpack__(stream=track.b, max_version=(1, 3))
+    track.machine.clear()
+    joined = cd.join([*arrays, capsule], on=track.a)
+    assert [view.stream for view in joined] == [track.a] * 4
+    assert [view.ptr for view in joined] == [track.data] * 4
+    assert one_event(track.b, track.a)[0] in track.machine.order()
+    with pytest.raises(cd.Refusal) as by_view:
+        cd.view(dict(interface))
+    with pytest.raises(cd.Refusal) as by_join:
+        cd.join([dict(interface)], on=track.a)
+    assert by_join.value.rule == by_view.value.rule

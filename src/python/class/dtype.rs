@@ -400,10 +400,21 @@ fn of_fields<'py>(
             Some(inner) => of_fields(numpy, inner, typestr.itemsize())?,
             None => numpy.call1((new_str(py, &typestr.to_string())?,))?,
         };
-        let shape = new_ints(py, field.shape().iter().copied())?;
+        // NumPy refuses a text of no characters with a shape, the empty one too.
+        let format = match field.shape() {
+            [] => format,
+            shape => new_tuple(
+                py,
+                [
+                    Ok(format),
+                    Ok(new_ints(py, shape.iter().copied())?.into_any()),
+                ],
+            )?
+            .into_any(),
+        };
         names.append(new_str(py, field.name())?)?;
         titles.append(field.title().map(|title| new_str(py, title)).transpose()?)?;
-        formats.append(new_tuple(py, [Ok(format), Ok(shape.into_any())])?)?;
+        formats.append(format)?;
         offsets.append(new_uint(py, field.offset().into())?)?;
     }
     if names.is_empty() {

@@ -31,11 +31,12 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
-use crate::python::call::{blocks, policy, use_stream};
+use crate::python::call::{blocks, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::{gil, panic, release, thread_exit};
 use crate::python::exchange_table::NAME;
+use crate::python::export::dlpack;
 use crate::python::trace::{Origin, QuietCall};
 use crate::view;
 use crate::view::{CaiView, build, locate, read_tensor};
@@ -333,18 +334,18 @@ fn default_stream_of(device: Device) -> Stream {
     }
 }
 
-/// Makes a view ready on the caller's work stream.
+/// Makes a view ready on the caller's work stream; memory of the host for the host.
 #[inline]
 fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
     let (py, this) = (view.py(), view.get());
     this.prepare_array()?;
     let view = this.view();
-    let request = Request::Stream(work_stream_of(py, view.device())?);
-    let policy = policy::policy(py)?;
-    if view.needs_order(request, policy) {
-        view.order(request, policy)?;
-    }
-    Ok(())
+    let request = match Platform::of(view.device()) {
+        // It may be managed memory, which each reader waits for.
+        Some(Platform::Host) => Request::Host,
+        _ => Request::Stream(work_stream_of(py, view.device())?),
+    };
+    dlpack::order(py, view, request)
 }
 
 fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersioned>> {

@@ -105,11 +105,15 @@ pub(crate) fn array<'py>(
     };
     let arguments = new_dict(py)?;
     arguments.set_item(&names(py).dtype, dtype)?;
-    match copy {
-        Some(copy) => arguments.set_item(&names(py).copy, copy)?,
-        None => arguments.set_item(&names(py).copy, false)?,
-    }
-    numpy.call_method(new_str(py, "array")?, (array,), Some(&arguments))
+    // `copy=False` forbids a copy since NumPy 2, and does not before; `asarray` makes one if it is needed.
+    let function = match copy {
+        Some(copy) => {
+            arguments.set_item(&names(py).copy, copy)?;
+            "array"
+        }
+        None => "asarray",
+    };
+    numpy.call_method(new_str(py, function)?, (array,), Some(&arguments))
 }
 
 /// Returns the unsigned int that NumPy takes by DLPack in place of a type that it does not; `None` if it takes the

@@ -153,6 +153,8 @@ pub(crate) fn offer_of_object<'py>(
     }
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
+    // Before the producer exports anything: the tensor has to be there.
+    options.check_device(wanted)?;
     let named = match request.stream {
         None => work_stream(object.py(), traits, wanted)?,
         given => given,
@@ -596,6 +598,16 @@ fn access(descriptor: &Descriptor, traits: Traits, stated: Access) -> Access {
     }
 }
 
+/// Whether memory that a tensor calls `found` may be that of `wanted`: torch announces pinned memory and sends it as the
+/// CPU's, and managed memory has no id of its own.
+#[inline(always)]
+pub(crate) fn is_of(found: Device, wanted: Device) -> bool {
+    found == wanted
+        || (wanted.device_type == DeviceType::CUDA_HOST && found.device_type == DeviceType::CPU)
+        || (wanted.device_type == DeviceType::CUDA_MANAGED
+            && found.device_type == DeviceType::CUDA_MANAGED)
+}
+
 /// Compares the tensor with the announced device and the caller's request.
 #[inline(always)]
 fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) -> PyResult<()> {
@@ -603,12 +615,7 @@ fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) 
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
     let found = descriptor.device();
-    // torch announces pinned memory and sends it as the CPU's; managed memory has no id of its own.
-    let same = found == wanted
-        || (wanted.device_type == DeviceType::CUDA_HOST && found.device_type == DeviceType::CPU)
-        || (wanted.device_type == DeviceType::CUDA_MANAGED
-            && found.device_type == DeviceType::CUDA_MANAGED);
-    if !same {
+    if !is_of(found, wanted) {
         let pair = found.to_dlpack();
         let found = format_args!("{pair:?}");
         let how = match request.device {

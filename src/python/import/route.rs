@@ -8,7 +8,7 @@
 //! | a dict | the CUDA Array Interface, with `owner=` |
 //! | anything else | CAI if it declares the stream or nothing else is offered, and a driver names the device; else `__dlpack__` |
 //! | a NumPy array that its `__dlpack__` refuses | `__array_interface__` |
-//! | an array of CAI alone, of which `from_dlpack` is asked for a copy | CAI, and the copy of its view |
+//! | an array of CAI alone, or a capsule, of which `from_dlpack` is asked for a copy | as above, and the copy of its view |
 //!
 //! A masked array of NumPy is refused, unless it has no mask.
 
@@ -381,6 +381,9 @@ pub(crate) fn by_dlpack<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let offer = if capsule::is_capsule(object) {
+        if request.copy == Some(true) || is_elsewhere(object, request)? {
+            return by_view_of_capsule(memory, object, request, options);
+        }
         dlpack::offer_of_capsule(object, request, options)?
     } else {
         let facts = known_types::facts_of(object)?;
@@ -471,6 +474,19 @@ fn by_view<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let view = PyCaiView::new(import(object, options)?).into_object(object.py())?;
+    of_view(memory, &view, request, options)
+}
+
+/// Takes what a view, to which the options have been applied, answers to a request for a copy.
+///
+/// # Errors
+/// Those of [`offer_of_view`].
+fn of_view<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    view: &Bound<'py, PyCaiView>,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<()> {
     // The options have described the array, not its copy.
     let rest = Options {
         read_only: options.read_only,
@@ -482,9 +498,56 @@ fn by_view<'py>(
         is_producers: false,
         ..request
     };
-    let facts = known_types::facts_of(&view)?;
-    let offer = offer_of_view(&view, facts, request, &rest, Access::Unknown)?;
+    let facts = known_types::facts_of(view)?;
+    let offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
     claim(memory, offer, &rest)
+}
+
+/// Whether the tensor of a capsule is on another device than the one that is asked for, and may be copied there.
+fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<bool> {
+    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+        return Ok(false);
+    };
+    let own = capsule::read(capsule.clone())?.descriptor.device();
+    Ok(!dlpack::is_of(own, wanted))
+}
+
+/// Takes the tensor of a capsule, which has no producer to ask for a copy, and asks its view. Puts it back if that fails, unless
+/// work that was enqueued before still reads the data.
+///
+/// # Errors
+/// Those of [`dlpack::offer_of_capsule`] and [`offer_of_view`].
+#[cold]
+fn by_view_of_capsule<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    capsule: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<()> {
+    // The stream of a copy on another device is of that one.
+    let own = match is_elsewhere(capsule, request)? {
+        true => self::request(options),
+        false => DlpackArguments {
+            copy: None,
+            device: None,
+            ..request
+        },
+    };
+    let mut offer = dlpack::offer_of_capsule(capsule, own, options)?;
+    decide(&mut offer, options)?;
+    let claimed = offer.to_restore();
+    let mut view = MaybeUninit::uninit();
+    claim_decided(&mut view, offer, options)?;
+    // SAFETY: `claim_decided` has not failed, and so has written the view.
+    let view = unsafe { view.assume_init() };
+    let kept = view.owner().share();
+    let copied = PyCaiView::new(view)
+        .into_object(capsule.py())
+        .and_then(|view| of_view(memory, &view, request, options));
+    if copied.is_err() {
+        claimed.restore(kept);
+    }
+    copied
 }
 
 #[inline(always)]

@@ -83,14 +83,19 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
 
 
 def _flat(view: CaiView) -> CaiView:
-    """The same memory as one axis of bytes, ready when the view is."""
+    """The same memory as one axis of bytes, ready when the view is; memory of the host is ready."""
+    is_on_host = view.device[0] == 1
+    if is_on_host or not view.nbytes:
+        # Its address is read by NumPy, or by nothing: the view itself knows that its block has ended, or that a device has
+        # managed memory to itself.
+        view = view.synchronize()
     described = {
         "shape": (view.nbytes,),
         "typestr": "|u1",
         "data": (view.ptr, view.read_only is not False),
         "version": 3,
     }
-    if view.device[0] == 1:
+    if is_on_host:
         return cd.view(np.asarray(_Described(described, view)))
     return cd.view(described, owner=view)
 
