@@ -86,8 +86,8 @@ def _flat(view: CaiView) -> CaiView:
     """The same memory as one axis of bytes, ready when the view is; memory of the host is ready."""
     is_on_host = view.device[0] == 1
     if is_on_host or not view.nbytes:
-        # Its address is read by NumPy, or by nothing: the view itself knows that its block has ended, or that a device has
-        # managed memory to itself.
+        # NumPy reads its address, or nothing does: the view itself knows that its block has ended, or that a device
+        # has managed memory to itself.
         view = view.synchronize()
     described = {
         "shape": (view.nbytes,),
