@@ -40,7 +40,7 @@ fn pinned(context: &CudaContext) -> CaiView {
 }
 
 /// Ends a capture, and its graph, which keeps what it uses; whether it is whole.
-fn is_whole(stream: &CudaStream) -> bool {
+pub(crate) fn is_whole(stream: &CudaStream) -> bool {
     // SAFETY: a stream that is being captured.
     let graph = unsafe { result::stream::end_capture(stream.cu_stream()) };
     graph.is_ok_and(|graph| {

@@ -234,10 +234,11 @@ fn a_slice_that_is_dropped_elsewhere_is_freed_after_its_work_or_never(
     assert_eq!(freed, u64::from(!is_memory_short));
 }
 
-/// Has the driver refuse this thread the byte by which a context is waited for, twice.
+/// Has the driver refuse this thread the byte by which a context is waited for, twice; of the device's memory each time
+/// twice.
 fn lacks_memory(stage: &Stage) {
-    for call in ["cuMemAlloc", "cuMemHostAlloc"] {
-        (1..=2).for_each(|nth| stage.machine.sim.fault(call, nth, 2));
+    for (call, times) in [("cuMemAlloc", 4), ("cuMemHostAlloc", 2)] {
+        (1..=times).for_each(|nth| stage.machine.sim.fault(call, nth, 2));
     }
 }
 

@@ -18,6 +18,8 @@ mod cudarc_guard;
 #[cfg(feature = "cudarc")]
 mod cudarc_live;
 #[cfg(feature = "cudarc")]
+mod cudarc_once;
+#[cfg(feature = "cudarc")]
 mod cudarc_orders;
 #[cfg(all(feature = "cudarc", feature = "ipc", target_os = "linux"))]
 mod cudarc_processes;

@@ -37,6 +37,16 @@ pub(crate) fn twice<T, E>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E
     call().or_else(|_| call())
 }
 
+/// Like [`twice`], of a call in a context; `None` if that has ended, by both answers ([`DriverError::is_end_of_context`]).
+pub(crate) fn unless_ended<T>(
+    call: impl FnMut() -> Result<T, DriverError>,
+) -> Result<Option<T>, DriverError> {
+    match twice(call) {
+        Err(error) if error.is_end_of_context() => Ok(None),
+        told => told.map(Some),
+    }
+}
+
 impl DriverError {
     /// No driver library could be loaded.
     pub const ABSENT: DriverError = DriverError {
@@ -101,7 +111,7 @@ impl DriverError {
 
     /// Whether the context is gone, or has failed for good: nothing runs there any more. The driver then has ended
     /// (4), does not know the context (201, 709), or returns the error of a kernel, or of the device (214, 220, 700, 702,
-    /// 710, 714 to 719), to each call from then on.
+    /// 710, 714 to 719), to each call from then on: one answer alone proves nothing ([`unless_ended`]).
     pub(crate) const fn is_end_of_context(&self) -> bool {
         matches!(
             self.failure,

@@ -9,7 +9,7 @@
 
 use std::sync::OnceLock;
 
-use crate::driver::{Defaults, Driver, DriverError, driver};
+use crate::driver::{Defaults, Driver, DriverError, driver, twice};
 
 /// Runs its argument once, with the interpreter's lock released if this thread holds it.
 pub(crate) type Detach = fn(&mut (dyn FnMut() + Send));
@@ -49,8 +49,9 @@ pub(crate) fn with_driver<R: Send, E: Send + From<DriverError>>(
 /// Returns whose streams the default streams are on this thread now.
 #[cold]
 pub(crate) fn defaults_now() -> Defaults {
-    // Without a driver or a context nothing is pending on its default streams; an order says so itself.
-    let current = with_driver(|driver| driver.current_context());
+    // Without a driver or a context nothing is pending on its default streams; an order says so itself. Asked once more if
+    // that is refused: by no answer the stream would be another context's.
+    let current = with_driver(|driver| twice(|| driver.current_context()));
     current
         .ok()
         .flatten()

@@ -6,6 +6,7 @@ use std::thread::{self, ThreadId};
 use super::room::Due;
 use crate::driver::{
     Context, ContextGuard, ContextId, Driver, DriverError, Lease, Relaxed, is_primary, twice,
+    unless_ended,
 };
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
@@ -79,10 +80,7 @@ impl Home {
             }
             Ok(is_there)
         };
-        match enter().or_else(|_: DriverError| enter()) {
-            Err(error) if error.is_end_of_context() => Ok(false),
-            told => told,
-        }
+        unless_ended(enter).map(|is_there| is_there.unwrap_or(false))
     }
 }
 
@@ -127,10 +125,9 @@ impl Use {
     ) -> Result<Self, DriverError> {
         let home = Home::here(driver)?;
         let another = original.filter(|original| *original != home.context);
-        let identified = another.map(|context| match driver.context_id(context) {
-            Ok(id) => Ok(Some(Home { context, id })),
-            Err(error) if error.is_end_of_context() => Ok(None),
-            Err(error) => Err(error),
+        let identified = another.map(|context| {
+            let id = unless_ended(|| driver.context_id(context))?;
+            Ok(id.map(|id| Home { context, id }))
         });
         let works = Works::Anywhere(identified.transpose()?.flatten());
         Ok(Self { home, works })
@@ -289,11 +286,11 @@ impl Site {
         };
         // The byte is missed by a thread for which memory is short: it waits for that, too.
         let due = Due::new(self.ordinal);
-        match driver.alloc(1) {
+        match unless_ended(|| driver.alloc(1)) {
             // SAFETY: just allocated, and used by nothing.
-            Ok(pointer) => return unsafe { driver.free(pointer) },
+            Ok(Some(pointer)) => return unsafe { driver.free(pointer) },
             // Nothing runs there any more, and nothing can be asked.
-            Err(error) if error.is_end_of_context() => return Ok(()),
+            Ok(None) => return Ok(()),
             Err(_) => {}
         }
         due.cancel();

@@ -12,7 +12,9 @@ use super::mark::{Markers, PATIENCE};
 #[cfg(feature = "cudarc")]
 use super::readers;
 use super::room;
-use crate::driver::{Context, ContextGuard, Driver, DriverError, Lease, OwnThread, Relaxed, twice};
+use crate::driver::{
+    Context, ContextGuard, Driver, DriverError, Lease, OwnThread, Relaxed, unless_ended,
+};
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Capture, Stream};
@@ -213,18 +215,18 @@ pub(crate) fn by_stream_of(
     device: Device,
     begun: Begun,
 ) -> bool {
-    let kept = || match until_done(driver, stream, owner, device, begun) {
-        // In a context that has failed, or is gone, nothing runs any more.
-        Err(error) if error.is_end_of_context() => Ok(true),
-        told => told.map(|()| false),
-    };
+    let kept = || until_done(driver, stream, owner, device, begun).map(|()| false);
     let is_over = kept().or_else(|_| match has_waited(driver, stream) {
         Ok(true) => Ok(true),
         _ => kept(),
     });
-    is_over.unwrap_or_else(|_| {
-        keep_for_ever(owner, context);
-        false
+    is_over.unwrap_or_else(|refused| {
+        // In a context that has failed, or is gone, nothing runs any more.
+        let is_over = refused.is_end_of_context();
+        if !is_over {
+            keep_for_ever(owner, context);
+        }
+        is_over
     })
 }
 
@@ -249,14 +251,10 @@ pub(crate) fn keep_for_ever(
 /// # Errors
 /// The driver's refusal.
 pub(crate) fn has_waited(driver: &dyn Driver, stream: Stream) -> Result<bool, DriverError> {
-    let waited = match twice(|| driver.capture(stream)) {
-        Ok(Capture::Idle) => twice(|| driver.stream_synchronize(stream)),
-        Ok(_) => return Ok(false),
-        Err(error) => Err(error),
-    };
-    match waited {
-        Err(refused) if !refused.is_end_of_context() => Err(refused),
-        _ => Ok(true),
+    match unless_ended(|| driver.capture(stream))? {
+        Some(Capture::Idle) => unless_ended(|| driver.stream_synchronize(stream)).map(|_| true),
+        Some(_) => Ok(false),
+        None => Ok(true),
     }
 }
 
@@ -265,10 +263,9 @@ pub(crate) fn has_waited(driver: &dyn Driver, stream: Stream) -> Result<bool, Dr
 /// # Errors
 /// The driver's refusal: the work may go on.
 pub(crate) fn wait_for_context(driver: &dyn Driver) -> Result<(), DriverError> {
-    let wait = |_relaxed| twice(|| Site::here(driver)?.wait(driver));
-    match twice(|| Relaxed::new(driver)).and_then(wait) {
-        Err(refused) if !refused.is_end_of_context() => Err(refused),
-        _ => Ok(()),
+    match unless_ended(|| Relaxed::new(driver))? {
+        Some(_relaxed) => unless_ended(|| Site::here(driver)?.wait(driver)).map(drop),
+        None => Ok(()),
     }
 }
 

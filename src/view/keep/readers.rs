@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::block::Use;
-use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Lease, Relaxed};
+use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Lease, Relaxed, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -267,7 +267,8 @@ impl Before {
             let is_lost = |at: &Reader| self.lost.iter().any(|(.., kept)| kept.ptr_eq(&at.kept));
             lock().of(owner).readers.retain(|at| !is_lost(at));
         }
-        let waits = self.marks.iter().try_for_each(|mark| mark.wait(stream));
+        // Once more: a refusal says nothing of the mark unless it is told again.
+        let waits = (self.marks.iter()).try_for_each(|mark| twice(|| mark.wait(stream)));
         waits.map_err(|error| match error.code() {
             // The mark is of a capture that began and ended after its stream was asked.
             Some(INVALID_VALUE) => unmarked(stream),

@@ -81,12 +81,12 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
 fn an_owner_that_nothing_waits_for_stays() {
     const REFUSED: u32 = 999;
     const DESTROYED: u32 = 709;
-    for (record, waits, is_waited_for, ends) in [
-        (REFUSED, &[][..], true, true),
-        (REFUSED, &[REFUSED], true, true),
-        (REFUSED, &[REFUSED; 2], true, false),
-        (REFUSED, &[DESTROYED; 2], true, true),
-        (DESTROYED, &[REFUSED; 2], false, true),
+    for (record, waits, ends) in [
+        (REFUSED, &[][..], true),
+        (REFUSED, &[REFUSED], true),
+        (REFUSED, &[REFUSED; 2], false),
+        (REFUSED, &[DESTROYED; 2], true),
+        (DESTROYED, &[REFUSED; 2], true),
     ] {
         let driver = script();
         let (owner, ended) = telling();
@@ -98,11 +98,7 @@ fn an_owner_that_nothing_waits_for_stays() {
         }
         by_stream(driver, STREAM, &owner, Device::cuda(0), Begun::OnStream);
         let what = (record, waits);
-        assert_eq!(
-            driver.count("cuStreamSynchronize") > 0,
-            is_waited_for,
-            "{what:?}"
-        );
+        assert!(driver.count("cuStreamSynchronize") > 0, "{what:?}");
         drop(owner);
         assert_eq!(ended.load(Ordering::Acquire), ends, "{what:?}");
     }
