@@ -100,7 +100,10 @@ fn a_writer_waits_for_a_reader(
                 sim.fault(call, nth, code);
             }
             let told = match is_dropped {
-                true => Ok(drop(guard)),
+                true => {
+                    drop(guard);
+                    Ok(())
+                }
                 false => guard.finish().map(drop),
             };
             let is_met = is_at_the_end && sim.pending_faults() == 0;

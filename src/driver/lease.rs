@@ -4,7 +4,7 @@
 //! the mark that the event has at the time of the call, so the event is free to be marked again. What the host
 //! asks about it keeps it out until the answer has come.
 
-use super::{Context, ContextId, Driver, DriverError, Event, Relaxed, twice, unless_ended};
+use super::{Context, ContextId, Driver, DriverError, Event, Relaxed, twice};
 use crate::protocol::stream::Stream;
 
 /// An event taken from the pool, recorded. Given back exactly once, by drop.
@@ -106,9 +106,9 @@ impl<'d> Lease<'d> {
     /// Whether the context is there, in which the event was made; also if the driver does not tell.
     #[cfg(feature = "cudarc")]
     pub(crate) fn has_context(&self) -> bool {
-        match unless_ended(|| self.driver.context_id(self.context)) {
-            Ok(id) => id == Some(self.id),
-            Err(_) => true,
+        match twice(|| self.driver.context_id(self.context)) {
+            Ok(id) => id == self.id,
+            Err(error) => !error.is_end_of_context(),
         }
     }
 
