@@ -34,9 +34,9 @@ from conformance.tests.simulated.machine import Machine
 
 NEW = bytes([2]) * SIZE
 PER_THREAD, MEBIBYTE, OUT_OF_MEMORY, UNKNOWN = 2, 1 << 20, 2, 999
-# The calls by which the library's threads find the devices of a copy's work, and wait for them.
+# The calls by which the library's threads find the devices of a copy's work, and wait for them, as often as each is made.
 WAITS = {
-    "nothing can be allocated": ["cuMemAlloc_v2", "cuMemHostAlloc"],
+    "nothing can be allocated": ["cuMemAlloc_v2", "cuMemAlloc_v2", "cuMemHostAlloc"],
     "the allocation cannot be freed": ["cuMemFree_v2"],
     "the device is not told": ["cuCtxGetDevice"],
 }
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.usefixtures("schedule")
 
 
 def refuse_the_wait(machine: Machine, calls: list[str], code: int, times: int) -> None:
-    for call in calls:
-        for nth in range(1, times + 1):
+    for call in set(calls):
+        for nth in range(1, times * calls.count(call) + 1):
             machine.control.fault(call, code, nth, by="other")
 
 
