@@ -34,7 +34,8 @@ from conformance.tests.simulated.machine import Machine
 
 NEW = bytes([2]) * SIZE
 PER_THREAD, MEBIBYTE, OUT_OF_MEMORY, UNKNOWN = 2, 1 << 20, 2, 999
-# The calls by which the library's threads find the devices of a copy's work, and wait for them, as often as each is made.
+# The calls by which the library's threads find the devices of a copy's work, and wait for them, as often as it makes
+# each of them.
 WAITS = {
     "nothing can be allocated": ["cuMemAlloc_v2", "cuMemAlloc_v2", "cuMemHostAlloc"],
     "the allocation cannot be freed": ["cuMemFree_v2"],
