@@ -226,7 +226,7 @@ def test_every_array_that_view_takes_is_joined(track: Track) -> None:
                 return interface
             raise AttributeError(name)
 
-    arrays = [SimpleNamespace(__cuda_array_interface__=interface), Forwards(), track.producer(track.b)]
+    arrays: list[Any] = [SimpleNamespace(__cuda_array_interface__=interface), Forwards(), track.producer(track.b)]
     capsule = cd.view(track.producer(track.b)).__dlpack__(stream=track.b, max_version=(1, 3))
     track.machine.clear()
     joined = cd.join([*arrays, capsule], on=track.a)
