@@ -56,7 +56,7 @@ WHOLE = ("arrays", "fields", "guide", "neighbours", "parts", "shown", "typed")
 SECOND_DEVICE = re.compile(r"CUDA_ERROR_INVALID_DEVICE")
 NO_LIBRARY = re.compile(r"error while loading shared libraries: (\S+):")
 NOT_RUN = re.compile(r"not run on a GPU: (.*)")
-#: What `make gpu-rust` has run of the same programs on the simulator: the tests that need it say so there, and are not
+#: The rows of the same programs on the simulator, by `make gpu-rust`: the tests that need it say so there, and are not
 #: begun on a GPU, where the start of a process takes seconds.
 SIMULATED = "simulated.tsv"
 STEERED = re.compile(r"(\S+)\t(\S+)\t(not run: .*, which the simulator alone has)")

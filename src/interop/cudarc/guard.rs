@@ -417,7 +417,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         if self.is_elsewhere() {
             // The stream cannot be named here.
             match detach(|| wait_for_context(stream.context(), Some(owner))) {
-                // What a capture holds has not run.
+                // The work of a capture has not run.
                 Ok(()) if is_eager && self.captured.load(Ordering::Relaxed) == 0 => left = None,
                 Ok(()) => {}
                 Err(_) if is_ordered => {}

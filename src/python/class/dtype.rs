@@ -403,14 +403,10 @@ fn of_fields<'py>(
         // NumPy refuses a text of no characters with a shape, the empty one too.
         let format = match field.shape() {
             [] => format,
-            shape => new_tuple(
-                py,
-                [
-                    Ok(format),
-                    Ok(new_ints(py, shape.iter().copied())?.into_any()),
-                ],
-            )?
-            .into_any(),
+            shape => {
+                let shape = new_ints(py, shape.iter().copied())?.into_any();
+                new_tuple(py, [Ok(format), Ok(shape)])?.into_any()
+            }
         };
         names.append(new_str(py, field.name())?)?;
         titles.append(field.title().map(|title| new_str(py, title)).transpose()?)?;

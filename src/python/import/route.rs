@@ -381,8 +381,9 @@ pub(crate) fn by_dlpack<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let offer = if capsule::is_capsule(object) {
-        if request.copy == Some(true) || is_elsewhere(object, request)? {
-            return by_view_of_capsule(memory, object, request, options);
+        let is_elsewhere = is_elsewhere(object, request)?;
+        if is_elsewhere || request.copy == Some(true) {
+            return by_view_of_capsule(memory, object, is_elsewhere, request, options);
         }
         dlpack::offer_of_capsule(object, request, options)?
     } else {
@@ -521,11 +522,12 @@ fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResul
 fn by_view_of_capsule<'py>(
     memory: &mut MaybeUninit<CaiView>,
     capsule: &Bound<'py, PyAny>,
+    is_elsewhere: bool,
     request: DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     // The stream of a copy on another device is of that one.
-    let own = match is_elsewhere(capsule, request)? {
+    let own = match is_elsewhere {
         true => self::request(options),
         false => DlpackArguments {
             copy: None,
