@@ -32,6 +32,8 @@ mod cudarc_readers;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
 #[cfg(feature = "cudarc")]
+mod cudarc_twice;
+#[cfg(feature = "cudarc")]
 mod cudarc_uses;
 mod fields;
 mod guide;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::Error;
+
 /// The CUDA driver refused a call, or is not there.
 ///
 /// Three words wide: results that carry one stay cheap. The producer's data, streams and the
@@ -32,9 +34,33 @@ enum Failure {
     Forked,
 }
 
-/// Makes a call, and once more if it is refused. Ends make their calls so: a single refusal proves nothing.
-pub(crate) fn twice<T, E>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    call().or_else(|_| call())
+/// Makes a call, and once more if it is refused. Ends make their calls so: a single refusal proves nothing. Of two refusals it
+/// returns the second, but for one that alone says that the context has ended.
+pub(crate) fn twice<T, E: Refusal>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    call().or_else(|first| {
+        call().map_err(|second| match second.is_end() && !first.is_end() {
+            true => first,
+            false => second,
+        })
+    })
+}
+
+/// A refusal that may be the driver's.
+pub(crate) trait Refusal {
+    /// Whether it says that a context has ended.
+    fn is_end(&self) -> bool;
+}
+
+impl Refusal for DriverError {
+    fn is_end(&self) -> bool {
+        self.is_end_of_context()
+    }
+}
+
+impl Refusal for Error {
+    fn is_end(&self) -> bool {
+        matches!(self, Error::Driver(refused) if refused.is_end_of_context())
+    }
 }
 
 /// Like [`twice`], of a call in a context; `None` if that has ended, by both answers ([`DriverError::is_end_of_context`]).
@@ -309,6 +335,38 @@ mod tests {
     fn the_error_is_three_words() {
         assert!(size_of::<DriverError>() <= 24);
         assert!(size_of::<Result<(), DriverError>>() <= 24);
+    }
+
+    /// Two refusals are an end only if both say so; that is what [`unless_ended`] returns nothing for.
+    #[test]
+    fn a_context_has_ended_by_two_answers() {
+        for (first, then, told) in [
+            (1, 2, Some(2)),
+            (201, 1, Some(1)),
+            (1, 201, Some(1)),
+            (400, 709, Some(400)),
+            (201, 709, None),
+            (4, 4, None),
+        ] {
+            let mut codes = [first, then].into_iter();
+            let mut call = || Err::<(), _>(DriverError::new("", codes.next().expect("two calls")));
+            let found = unless_ended(&mut call);
+            let expected = match told {
+                Some(code) => Err(DriverError::new("", code)),
+                None => Ok(None),
+            };
+            assert_eq!(found, expected, "{first}, {then}");
+            let mut codes = [first, then].into_iter();
+            let call = || {
+                Err::<(), _>(Error::from(DriverError::new(
+                    "",
+                    codes.next().expect("two"),
+                )))
+            };
+            let refused = twice(call).expect_err("two refusals");
+            assert_eq!(refused.is_end(), told.is_none(), "{first}, {then}");
+        }
+        assert_eq!(twice(|| Ok::<_, DriverError>(1)), Ok(1));
     }
 
     #[test]

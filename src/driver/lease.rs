@@ -47,6 +47,8 @@ impl<'d> Lease<'d> {
                 fresh.destroy();
                 Ok(kept)
             }
+            // One answer of two: the event goes back to the pool, and is asked again when it is next taken.
+            Err(error) if !is_death(&error) => Ok(fresh),
             Err(_) => {
                 // Dead: neither kept nor destroyed, nor is what was put beside it.
                 std::mem::forget(kept);

@@ -147,8 +147,8 @@ with_options! {
         device: "DeviceLike | None" = None,
         /// Passed to the producer: True must copy, False must not. This package copies what is in a capsule.
         copy: "bool | None" = None,
-        /// The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
-        /// the host waits.
+        /// The stream on which the data will be ready: the producer's call has it wait, and with `producer_stream` this
+        /// package. None: the legacy default stream; for pinned and managed memory the host waits.
         stream: "StreamLike | None" = None,
     ) -> "CaiView"
 }
@@ -169,8 +169,9 @@ impl Function for FromDlpack {
             .map(|value| stream::named(&value, Field::Argument("stream")))
             .transpose()?;
         let request = DlpackArguments {
-            stream: wanted.or(options.producer),
-            is_producers: wanted.is_none(),
+            stream: options.producer.or(wanted),
+            is_producers: options.producer.is_some() || wanted.is_none(),
+            consumer: options.producer.and(wanted),
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(device::device).transpose()?,
         };
@@ -332,11 +333,7 @@ fn of_capsule<'py>(
         Some(_) => Transfer::check(&offer.tensor.descriptor)?,
         None => export.order(py, &offer.unowned())?,
     }
-    let (mut view, claimed) = (MaybeUninit::uninit(), offer.to_restore());
-    route::claim_decided(&mut view, offer, options)?;
-    // SAFETY: `claim_decided` has not failed, and so has written the view.
-    let view = unsafe { view.assume_init() };
-    let kept = view.owner().share();
+    let (view, taken) = route::take(offer, options)?;
     let exported = match export.transfer() {
         None => Ok(view),
         Some(transfer) => {
@@ -350,7 +347,7 @@ fn of_capsule<'py>(
         export.fill(empty, descriptor.borrowed(), owner)
     });
     if filled.is_err() {
-        claimed.restore(kept);
+        taken.restore();
     }
     filled
 }

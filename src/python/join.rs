@@ -7,7 +7,9 @@ use pyo3::types::{PyDict, PyIterator, PyList};
 
 use crate::driver;
 use crate::driver::Joined;
+use crate::error::Error;
 use crate::protocol::rule::Field;
+use crate::protocol::stream::Stream;
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
 use crate::python::call::stream;
@@ -19,6 +21,8 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::tracing::Tracer;
 use crate::python::import::object;
+use crate::python::import::route;
+use crate::python::import::route::Taken;
 use crate::python::trace::trace;
 use crate::view::with_driver;
 
@@ -96,7 +100,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     let target = stream::named(on, Field::Argument("on"))?;
     let mut arrays: Vec<Bound<'py, PyAny>> = Vec::new();
     let mut joined = Joined::default();
-    // Every item is checked before any stream is touched.
+    // What is no array is refused before any array is imported.
     for item in iterate(items)? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
@@ -108,12 +112,27 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
             joined.stream(stream::named(&item, Field::Argument("items"))?);
         }
     }
+    let mut taken = Vec::new();
+    let ready = ordered(arrays, joined, on, target, &mut taken);
+    if ready.is_err() {
+        taken.into_iter().for_each(Taken::restore);
+    }
+    ready
+}
+
+/// Imports the arrays, has the target wait for all, and returns their views. `taken` gets what puts the tensors of
+/// capsules back.
+fn ordered<'py>(
+    arrays: Vec<Bound<'py, PyAny>>,
+    mut joined: Joined,
+    on: &Bound<'py, PyAny>,
+    target: Stream,
+    taken: &mut Vec<Taken<'py>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = on.py();
     let views = arrays.into_iter().map(|array| match array.cast_into() {
         Ok(view) => Ok(view),
-        Err(other) => {
-            let view = object::new_view(&other.into_inner(), Options::NONE)?;
-            Ok(view.cast_into::<PyCaiView>()?)
-        }
+        Err(other) => imported(&other.into_inner(), taken),
     });
     let views: Vec<Bound<'py, PyCaiView>> = views.collect::<PyResult<_>>()?;
     for view in &views {
@@ -121,11 +140,36 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
         joined.array(view.get().view().ready_number(), view.get().view().place());
     }
     if joined.needs_driver(target) {
-        with_driver(|driver| driver::join(driver, &joined, target))?;
+        with_driver(|driver| driver::join(driver, &joined, target)).map_err(of_target)?;
     }
     let ready = PyList::empty(py);
     for view in views {
         ready.append(PyCaiView::ready_on(&view, target, Some(on))?)?;
     }
     Ok(ready)
+}
+
+/// Names the argument that the stream which waits has here.
+fn of_target(error: Error) -> Error {
+    match error {
+        Error::Violation(refused) if refused.field() == Field::Argument("stream") => {
+            refused.in_field(Field::Argument("on")).into()
+        }
+        other => other,
+    }
+}
+
+/// Imports an array that is no view.
+fn imported<'py>(
+    array: &Bound<'py, PyAny>,
+    taken: &mut Vec<Taken<'py>>,
+) -> PyResult<Bound<'py, PyCaiView>> {
+    if !capsule::is_capsule(array) {
+        let view = object::new_view(array, Options::NONE)?;
+        return Ok(view.cast_into::<PyCaiView>()?);
+    }
+    let offer = route::offer_of_capsule(array, Options::NONE)?;
+    let (view, of_capsule) = route::take(offer, Options::NONE)?;
+    taken.push(of_capsule);
+    PyCaiView::new(view).into_object(array.py())
 }

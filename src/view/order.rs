@@ -183,9 +183,9 @@ impl CaiView {
         is_eager: bool,
     ) -> Result<(bool, bool), DriverError> {
         let orders = |waits| match waits {
-            Waits::Eagerly => true,
-            Waits::InGraph => !is_eager,
-            Waits::Not => false,
+            Ok(Waits::Eagerly) => true,
+            Ok(Waits::InGraph) => !is_eager,
+            Ok(Waits::Not) | Err(_) => false,
         };
         let forth = self.awaited_by(other);
         if orders(forth) || self.is_awaited_by_host() {
@@ -204,28 +204,36 @@ impl CaiView {
                 keep::keep_for_ever(self.owner(), None);
                 return Err(refused);
             }
+        } else if let (Err(_), Err(refused)) = (forth, back) {
+            // No rule of captures forbids the edge.
+            return Err(refused);
         }
-        Ok((forth == Waits::InGraph || back == Waits::Not, is_eager))
+        let is_there = forth == Ok(Waits::InGraph) || back != Ok(Waits::InGraph);
+        Ok((is_there, is_eager))
     }
 
-    /// Makes a stream wait for the data, unless that is refused.
-    fn awaited_by(&self, stream: Placed) -> Waits {
+    /// Makes a stream wait for the data, unless a rule forbids that.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    fn awaited_by(&self, stream: Placed) -> Result<Waits, DriverError> {
         let (ready, request) = (self.ready_number(), Request::Stream(stream.stream));
         let place = Place {
             requested: stream.whose,
             ..self.place()
         };
         if is_elsewhere(stream.thread) {
-            return Waits::Not;
+            return Ok(Waits::Not);
         }
         if !driver::needed(ready, request, &place, SyncPolicy::Event) {
-            return Waits::Eagerly;
+            return Ok(Waits::Eagerly);
         }
         let order = |driver| driver::order(driver, ready, request, &place, SyncPolicy::Event);
         match with_driver(order) {
-            Ok(done) if done.is_in_graph() => Waits::InGraph,
-            Ok(_) => Waits::Eagerly,
-            Err(_) => Waits::Not,
+            Ok(done) if done.is_in_graph() => Ok(Waits::InGraph),
+            Ok(_) => Ok(Waits::Eagerly),
+            Err(Error::Driver(refused)) => Err(refused),
+            Err(_) => Ok(Waits::Not),
         }
     }
 

@@ -351,7 +351,7 @@ impl Streams {
     }
 
     #[inline(always)]
-    pub(super) fn producer(&self) -> Option<Stream> {
+    pub(crate) fn producer(&self) -> Option<Stream> {
         match &self.words {
             Words::Plain { producer, .. } if *producer == UNKNOWN => None,
             Words::Plain { producer, .. } => Some(stream_of(producer.get().wrapping_sub(1))),

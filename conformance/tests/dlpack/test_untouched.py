@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from cai_conformance import abi
 
-from conformance.tests.doubles.producers import FAKE_POINTER, StreamObject
+from conformance.tests.doubles.producers import FAKE_POINTER, Dlpack, StreamObject
 from conformance.tests.expectations.refusal import nothing_changes
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.simulated.capture import Captures
@@ -40,6 +40,7 @@ DOORS: dict[str, Door] = {
     "view": cd.view,
     "from_dlpack": cd.from_dlpack,
     "to_dlpack": cd.to_dlpack,
+    "join": lambda capsule: cd.join([capsule], on=1),
     "an-argument": peer.view_of,
     "a-typed-argument": peer.extract,
 }
@@ -94,6 +95,13 @@ ITS_OWN: list[tuple[str, dict[str, Any], Door]] = [
     ("dl-device", {}, partial(LOOSE.to_dlpack, dl_device=(2,))),
     ("dl-device-type", {}, partial(LOOSE.to_dlpack, dl_device=2)),
     ("transfer-refused", {}, partial(cd.to_dlpack, dl_device=(3, 0))),
+    ("transfer-refused", {}, partial(cd.from_dlpack, device=(3, 0))),
+    ("transfer-refused", {}, partial(cd.from_dlpack, device=(3, 0), copy=True)),
+    ("device-mismatch", {}, partial(cd.from_dlpack, device=(3, 0), copy=False)),
+    ("stream-type", {}, lambda capsule: cd.join([capsule], on=LOOSE.join)),
+    ("stream-type", {}, lambda capsule: LOOSE.join([capsule, b"neither"], on=1)),
+    ("device-mismatch", {}, lambda capsule: cd.join([capsule, Dlpack(abi.make(), device=(abi.CUDA, 0))], on=1)),
+    ("capsule-used", {}, lambda capsule: cd.join([capsule, capsule], on=1)),
     ("copy-type", {}, partial(LOOSE.to_dlpack, copy=1)),
     ("copy-needed", ON_CUDA, partial(cd.to_dlpack, dl_device=(1, 0), copy=False)),
     ("copy-refused", {**FLOAT4}, partial(cd.to_dlpack, copy=True, dl_device=(1, 0))),
@@ -170,8 +178,20 @@ def test_view_in_use() -> None:
     check_untouched(made, "view-in-use", partial(peer.borrow_both, ones))
 
 
+#: Functions that have a stream wait for a capsule's data.
+ORDERS: dict[str, Callable[[int], Door]] = {
+    "to_dlpack": lambda stream: partial(cd.to_dlpack, stream=stream),
+    "from_dlpack": lambda stream: partial(cd.from_dlpack, stream=stream, producer_stream=1),
+    "from_dlpack, a copy": lambda stream: partial(cd.from_dlpack, stream=stream, producer_stream=1, copy=True),
+    "to": lambda stream: lambda capsule: cd.to(capsule, cd.CaiView, stream=stream),
+    "join": lambda stream: lambda capsule: cd.join([capsule], on=stream),
+    "join, among others": lambda stream: lambda capsule: cd.join([np.ones(1).__dlpack__(), 1, capsule], on=stream),
+}
+
+
+@pytest.mark.parametrize("function", ORDERS)
 @pytest.mark.parametrize("rule", ["capture-legacy", "capture-consumer"])
-def test_no_order_can_be_made(rule: str, machine: Machine) -> None:
+def test_no_order_can_be_made(rule: str, function: str, machine: Machine) -> None:
     """The data of a capsule is ready on the legacy default stream, which waits for every blocking stream."""
     captures, blocking = Captures(machine), ctypes.c_void_p()
     assert machine.driver.cuStreamCreate(ctypes.byref(blocking), 0) == 0
@@ -180,9 +200,41 @@ def test_no_order_can_be_made(rule: str, machine: Machine) -> None:
     made = abi.make(device=(abi.CUDA, 0), data=machine.device_memory(24))
     captures.begin(captured)
     try:
-        check_untouched(made, rule, partial(cd.to_dlpack, stream=asking))
+        check_untouched(made, rule, ORDERS[function](asking))
     finally:
         captures.close()
+
+
+@pytest.mark.parametrize("function", ORDERS)
+def test_an_order_that_the_driver_refuses(function: str, machine: Machine) -> None:
+    """Each call fails once before the tensor is taken, or after which it is put back."""
+    machine.control.set("log", 2)
+    stream, device = machine.stream(), machine.device_memory(24)
+    door = ORDERS[function](stream)
+
+    def offered() -> abi.Made:
+        return abi.make(device=(abi.CUDA, 0), data=device)
+
+    door(offered().capsule())
+    machine.clear()
+    door(offered().capsule())
+    calls, refused = machine.names(), 0
+    for at, name in enumerate(calls):
+        made = offered()
+        capsule = made.capsule()
+        machine.control.fault(name, 2, calls[: at + 1].count(name))
+        try:
+            door(capsule)
+        except cd.DriverError:
+            refused += 1
+            # A copy that was enqueued keeps the tensor.
+            if "cuMemcpy" not in "".join(calls[:at]):
+                assert (abi.name(capsule), made.released) == (abi.VERSIONED, 0), name
+        machine.control.clear_faults()
+        del capsule
+        wait_until(partial(getattr, made, "released"))
+    machine.control.set("log", 1)
+    assert refused > 1, calls
 
 
 COPIES: dict[str, Door] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import math
 import multiprocessing
 import pickle
 import random
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import cai_dlpack as cd
+import ml_dtypes
 import numpy as np
 import pytest
 from cai_dlpack import pickling
@@ -45,6 +47,25 @@ def test_what_is_loaded_is_what_was_pickled_and_was_ready(lazy: Machine, protoco
         assert (found.shape, str(found.dtype), found.read_only) == (array.shape, str(view.dtype), read_only)
         assert found.device[0] == (view.device[0] if array.size else 1)
         assert np.from_dlpack(found, device="cpu").tobytes() == array.tobytes()
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (1, 1), (2,), (3,)], ids=str)
+@pytest.mark.parametrize("name", ["int4", "uint2", "float4_e2m1fn"])
+def test_padded_elements_are_not_sent_as_packed_ones(name: str, shape: tuple[int, ...]) -> None:
+    """One or none of them takes as many bytes as if it were packed."""
+    padded = cd.view(np.zeros(shape, getattr(ml_dtypes, name)))
+    assert padded.itemsize == 1
+    with pytest.raises((BufferError, ValueError)):
+        pickle.dumps(padded)
+    size = math.prod(shape)
+    packed = cd.view(np.zeros(size, np.uint8), dtype=name, shape=(packed_in(name, size),))
+    assert pickle.loads(pickle.dumps(packed)).shape == packed.shape
+
+
+def packed_in(name: str, nbytes: int) -> int:
+    """How many packed elements fill so many bytes."""
+    return nbytes * 8 // {"int4": 4, "uint2": 2, "float4_e2m1fn": 4}[name]
 
 
 @pytest.mark.usefixtures("registered")

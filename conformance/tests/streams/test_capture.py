@@ -64,6 +64,11 @@ REFUSED: list[tuple[Setting, str, str]] = [
 ]
 
 
+def argument(face: str) -> str:
+    """What the stream that waits is called."""
+    return "on" if face == "join" else "stream"
+
+
 @pytest.mark.parametrize("policy", ["event", "host"])
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED], ids=["global", "thread-local", "relaxed"])
 @pytest.mark.parametrize(("setting", "face", "rule"), REFUSED, ids=lambda value: getattr(value, "__name__", value))
@@ -77,7 +82,7 @@ def test_a_refusal_comes_before_any_call_that_touches_a_capture(
     with cd.policy(sync=policy):
         found = refuse(lambda: (STREAM_FACES | HOST_FACES)[face](view, track.b), BufferError)
     assert set(track.machine.names()) <= QUESTIONS
-    check_refusal(found, rule, "stream", hint="capture")
+    check_refusal(found, rule, argument(face), hint="capture")
     assert [captures.state(stream) for stream in (track.a, track.b)] == states
     assert cd.stats()["open_guards"] == 0
     if setting is one_capture:
@@ -425,7 +430,7 @@ def test_a_broken_capture_is_named_as_one(side: str, face: str, track: Track, ca
     assert track.machine.driver.cuStreamSynchronize(ctypes.c_void_p(broken)) != 0, "this breaks it"
     track.machine.clear()
     found = refuse(lambda: (STREAM_FACES | HOST_FACES)[face](track.view(track.a), track.b), BufferError)
-    check_refusal(found, "capture-invalid", "stream")
+    check_refusal(found, "capture-invalid", argument(face))
     assert set(track.machine.names()) <= QUESTIONS
     assert captures.abandon(broken) == 901
 
@@ -453,7 +458,7 @@ def test_the_legacy_stream_takes_no_part_beside_a_blocking_capture(
     track.machine.clear()
     view = track.view(names.get(ready, ready))
     found = refuse(lambda: STREAM_FACES[face](view, names.get(requested, requested)), BufferError)
-    check_refusal(found, rule, "stream")
+    check_refusal(found, rule, argument(face))
     assert set(track.machine.names()) <= QUESTIONS
     assert captures.state(blocking.value) == ACTIVE
     captures.end(blocking.value)

@@ -355,7 +355,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         }
         let (owner, kept_by) = (self.array().owner(), self.captured.load(Ordering::Relaxed));
         let kept_by = keep::by_graph(stream, number, owner, kept_by);
-        self.captured.store(kept_by, Ordering::Relaxed);
+        // What a capture once held has not run by its end, nor where another thread's stream of the number is asked.
+        if kept_by != 0 {
+            self.captured.store(kept_by, Ordering::Relaxed);
+        }
     }
 
     /// Notes that cudarc uses the elements on another stream, of this context: the host waits for it then, unless cudarc has

@@ -16,7 +16,7 @@ use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Stream};
+use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::python::call::options::Options;
 use crate::python::call::use_stream;
 use crate::python::capsule;
@@ -46,9 +46,26 @@ pub(crate) struct DlpackArguments {
     pub(crate) stream: Option<Stream>,
     /// The stream was named by `producer_stream=`.
     pub(crate) is_producers: bool,
+    /// The stream that waits then, if `stream` is the producer's and the caller has named another one.
+    pub(crate) consumer: Option<Stream>,
     pub(crate) copy: Option<bool>,
     /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
+}
+
+impl DlpackArguments {
+    /// Leaves out the producer's stream, which is of the producer's own device and has been waited for.
+    pub(crate) fn without_producer(self) -> Self {
+        Self {
+            stream: match self.is_producers {
+                true => self.consumer,
+                false => self.stream,
+            },
+            is_producers: false,
+            consumer: None,
+            ..self
+        }
+    }
 }
 
 /// Whether the object's type, of these traits, has `__dlpack__`.
@@ -90,6 +107,24 @@ impl<'py> Offer<'py> {
         // SAFETY: the capsule, which owns the data, is borrowed as long as the view is used (the caller's `Offer`), and
         // its streams alone are used: no element is read.
         unsafe { CaiView::on_streams(descriptor, self.streams.clone(), owner) }
+    }
+
+    /// Has a stream wait for the data, which is ready there then.
+    ///
+    /// # Errors
+    /// The rules of the order; the driver's errors.
+    #[cold]
+    pub(crate) fn order(&mut self, stream: Stream) -> PyResult<()> {
+        let view = self.unowned();
+        // By events whatever the policy, which applies to implicit order.
+        let (request, policy) = (Request::Stream(stream), SyncPolicy::Event);
+        if view.needs_order(request, policy) {
+            view.order(request, policy)?;
+        }
+        if self.streams.ready() != Stream::None {
+            self.streams = Streams::here(stream, self.streams.producer());
+        }
+        Ok(())
     }
 
     /// Names the stream on which the producer goes on working.
@@ -178,7 +213,7 @@ pub(crate) fn offer_of_object<'py>(
     }
     let mut tensor = capsule::read(capsule)?;
     let descriptor = &mut tensor.descriptor;
-    check(descriptor, wanted, request)?;
+    check(descriptor, Some(announced), request)?;
     descriptor.set_access(access(descriptor, traits, stated));
     let streams = match honoured {
         StreamHonoured::ExportWaited => declared(Stream::None, descriptor),
@@ -270,7 +305,7 @@ pub(crate) fn offer_of_capsule<'py>(
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
     let ready = stream_to_request(wanted, request)?;
-    check(&mut tensor.descriptor, wanted, request)?;
+    check(&mut tensor.descriptor, None, request)?;
     let streams = match request.stream {
         Some(_) => declared(ready, &tensor.descriptor),
         None => undeclared::of_capsule(capsule, &tensor.descriptor, options)?,
@@ -399,18 +434,31 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
 #[inline(always)]
 pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyResult<Stream> {
     match (Platform::of(device), request.stream) {
-        (Some(Platform::Host) | None, Some(stream)) if stream != Stream::None => {
-            let field = match request.is_producers {
-                true => Field::Argument("producer_stream"),
-                false => Field::Argument("stream"),
-            };
-            Err(Violation::new(Rule::StreamCpu, field, stream.raw()).into())
-        }
+        (Some(Platform::Host) | None, Some(_)) => without_streams(request),
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
         // Pinned and managed memory: with None the producer makes the host wait (docs/streams.md).
         (_, None) => Ok(Stream::None),
         (_, Some(stream)) => Ok(stream),
     }
+}
+
+/// Accepts no stream but none.
+///
+/// # Errors
+/// `stream-cpu`.
+#[cold]
+fn without_streams(request: DlpackArguments) -> PyResult<Stream> {
+    let name = match request.is_producers {
+        true => "producer_stream",
+        false => "stream",
+    };
+    for (name, stream) in [(name, request.stream), ("stream", request.consumer)] {
+        if let Some(stream) = stream.filter(|stream| *stream != Stream::None) {
+            let (rule, field) = (Rule::StreamCpu, Field::Argument(name));
+            return Err(Violation::new(rule, field, stream.raw()).into());
+        }
+    }
+    Ok(Stream::None)
 }
 
 /// Calls `__dlpack__`, with fewer keywords if the producer does not have them.
@@ -598,24 +646,37 @@ fn access(descriptor: &Descriptor, traits: Traits, stated: Access) -> Access {
     }
 }
 
-/// Whether memory that a tensor calls `found` may be that of `wanted`: torch announces pinned memory and sends it as the
-/// CPU's, and managed memory has no id of its own.
+/// Whether memory that a tensor calls `found` is that of `wanted`: managed memory has no id of its own.
 #[inline(always)]
 pub(crate) fn is_of(found: Device, wanted: Device) -> bool {
-    found == wanted
-        || (wanted.device_type == DeviceType::CUDA_HOST && found.device_type == DeviceType::CPU)
-        || (wanted.device_type == DeviceType::CUDA_MANAGED
-            && found.device_type == DeviceType::CUDA_MANAGED)
+    let managed = DeviceType::CUDA_MANAGED;
+    found == wanted || (wanted.device_type == managed && found.device_type == managed)
 }
 
-/// Compares the tensor with the announced device and the caller's request.
+/// Whether a tensor in the memory of the CPU is of the pinned memory that its producer has announced: torch sends it so.
 #[inline(always)]
-fn check(descriptor: &mut Descriptor, wanted: Device, request: DlpackArguments) -> PyResult<()> {
+fn is_pinned(found: Device, announced: Option<Device>) -> bool {
+    found.device_type == DeviceType::CPU
+        && announced.is_some_and(|device| device.device_type == DeviceType::CUDA_HOST)
+}
+
+/// Compares the tensor with the device that its producer has announced, if there is one to ask, and the caller's request.
+#[inline(always)]
+fn check(
+    descriptor: &mut Descriptor,
+    announced: Option<Device>,
+    request: DlpackArguments,
+) -> PyResult<()> {
     if request.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
     let found = descriptor.device();
-    if !is_of(found, wanted) {
+    let Some(wanted) = request.device.or(announced) else {
+        return Ok(());
+    };
+    let is_there = is_of(found, wanted)
+        || (wanted.device_type == DeviceType::CUDA_HOST && is_pinned(found, announced));
+    if !is_there {
         let pair = found.to_dlpack();
         let found = format_args!("{pair:?}");
         let how = match request.device {

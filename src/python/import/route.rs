@@ -25,6 +25,7 @@ use crate::protocol::stream::Stream;
 use crate::python::call::device;
 use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
+use crate::python::capsule::Claimed;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors;
@@ -398,6 +399,11 @@ pub(crate) fn by_dlpack<'py>(
             return by_view(memory, object, request, options);
         }
         dlpack::check_has_dlpack(object, facts.traits)?;
+        // The device that is asked for may be another one than that of the producer's stream.
+        let is_told = request.is_producers && request.stream.is_some() && request.device.is_some();
+        if is_told && (facts.traits.intersects(Traits::OURS) || request.consumer.is_some()) {
+            return by_view(memory, object, request, options);
+        }
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
             Err(refused) => match transferred(object, facts, &refused, request, options)? {
@@ -412,7 +418,26 @@ pub(crate) fn by_dlpack<'py>(
             },
         }
     };
-    claim(memory, offer, options)
+    match request.consumer {
+        None => claim(memory, offer, options),
+        Some(consumer) => claim_for(memory, offer, consumer, options),
+    }
+}
+
+/// Like [`claim`], of a tensor that is ready on the producer's stream: the consumer's waits for it before it is taken.
+///
+/// # Errors
+/// Those of [`decide`] and [`Offer::order`], with the capsule as it was.
+#[cold]
+fn claim_for(
+    memory: &mut MaybeUninit<CaiView>,
+    mut offer: Offer<'_>,
+    consumer: Stream,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
+    decide(&mut offer, options)?;
+    offer.order(consumer)?;
+    claim_decided(memory, offer, options)
 }
 
 /// Asks a view of the object for the tensor on another device, if the producer has refused that device; `None` if it has
@@ -452,14 +477,7 @@ fn transferred<'py>(
     if own == wanted || !device::gets_to(own, wanted)? {
         return Ok(None);
     }
-    // The producer's stream is of its own device.
-    let stream = request.stream.filter(|_| !request.is_producers);
-    let request = DlpackArguments {
-        stream,
-        is_producers: false,
-        ..request
-    };
-    let facts = known_types::facts_of(&view)?;
+    let (facts, request) = (known_types::facts_of(&view)?, request.without_producer());
     offer_of_view(&view, facts, request, options, Access::Unknown).map(Some)
 }
 
@@ -493,13 +511,7 @@ fn of_view<'py>(
         read_only: options.read_only,
         ..Options::default()
     };
-    // The producer's stream is of its own device.
-    let request = DlpackArguments {
-        stream: request.stream.filter(|_| !request.is_producers),
-        is_producers: false,
-        ..request
-    };
-    let facts = known_types::facts_of(view)?;
+    let (facts, request) = (known_types::facts_of(view)?, request.without_producer());
     let offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
     claim(memory, offer, &rest)
 }
@@ -513,8 +525,7 @@ fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResul
     Ok(!dlpack::is_of(own, wanted))
 }
 
-/// Takes the tensor of a capsule, which has no producer to ask for a copy, and asks its view. Puts it back if that fails, unless
-/// work that was enqueued before still reads the data.
+/// Takes the tensor of a capsule, which has no producer to ask for a copy, and asks its view. Puts it back if that fails.
 ///
 /// # Errors
 /// Those of [`dlpack::offer_of_capsule`] and [`offer_of_view`].
@@ -537,17 +548,12 @@ fn by_view_of_capsule<'py>(
     };
     let mut offer = dlpack::offer_of_capsule(capsule, own, options)?;
     decide(&mut offer, options)?;
-    let claimed = offer.to_restore();
-    let mut view = MaybeUninit::uninit();
-    claim_decided(&mut view, offer, options)?;
-    // SAFETY: `claim_decided` has not failed, and so has written the view.
-    let view = unsafe { view.assume_init() };
-    let kept = view.owner().share();
+    let (view, taken) = take(offer, options)?;
     let copied = PyCaiView::new(view)
         .into_object(capsule.py())
         .and_then(|view| of_view(memory, &view, request, options));
     if copied.is_err() {
-        claimed.restore(kept);
+        taken.restore();
     }
     copied
 }
@@ -733,6 +739,45 @@ pub(crate) fn claim_decided(
         view.keep_beside(owner);
     }
     Ok(())
+}
+
+/// What puts back a tensor that has been taken from its capsule.
+pub(crate) struct Taken<'py> {
+    claimed: Claimed<'py>,
+    kept: Owner,
+}
+
+impl Taken<'_> {
+    /// Puts the tensor back once its view is gone, unless work that was enqueued before still reads the data.
+    #[cold]
+    pub(crate) fn restore(self) {
+        self.claimed.restore(self.kept);
+    }
+}
+
+/// Takes a tensor that [`decide`] has accepted, and that may be refused later.
+///
+/// # Errors
+/// Those of [`claim_decided`].
+pub(crate) fn take<'py>(
+    offer: Offer<'py>,
+    options: &Options<'_, '_>,
+) -> PyResult<(CaiView, Taken<'py>)> {
+    let claimed = offer.to_restore();
+    let view = claim_view(offer, options)?;
+    let kept = view.owner().share();
+    Ok((view, Taken { claimed, kept }))
+}
+
+/// Takes a tensor that [`decide`] has accepted.
+///
+/// # Errors
+/// Those of [`claim_decided`].
+pub(crate) fn claim_view(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
+    let mut view = MaybeUninit::uninit();
+    claim_decided(&mut view, offer, options)?;
+    // SAFETY: `claim_decided` has not failed, and so has written the view.
+    Ok(unsafe { view.assume_init() })
 }
 
 /// Applies the options that describe the array, while its capsule can still be refused.

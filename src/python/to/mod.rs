@@ -11,7 +11,6 @@ mod consumer;
 mod imported;
 mod named;
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use pyo3::Borrowed;
@@ -32,7 +31,6 @@ use crate::python::cpython::release;
 use crate::python::cpython::tracing::Tracer;
 use crate::python::exchange_table::Table;
 use crate::python::export::dlpack;
-use crate::python::import::dlpack::Offer;
 use crate::python::import::{object, route};
 use crate::python::to::by_call::LibraryCall;
 use crate::python::to::consumer::Consumer;
@@ -172,7 +170,7 @@ fn of_capsule<'py>(
         }
     };
     let claimed = offer.to_restore();
-    let (view, recall) = Recall::of(claim(offer, options)?);
+    let (view, recall) = Recall::of(route::claim_view(offer, options)?);
     let (made, given) = match way {
         Way::Table(table) => (by_table::pass(py, view, table), None),
         Way::Call(call, ready, new) => {
@@ -220,7 +218,10 @@ fn own<'py>(
     let (view, ready) = if capsule::is_capsule(object) {
         let offer = route::offer_of_capsule(object, options)?;
         let ready = ordered(py, &offer.unowned(), stream)?;
-        (with_objects(claim(offer, options)?, options, None), ready)
+        (
+            with_objects(route::claim_view(offer, options)?, options, None),
+            ready,
+        )
     } else {
         let view = object::value(object, options)?;
         let ready = ordered(py, view.view(), stream)?;
@@ -242,17 +243,6 @@ fn ordered(
         }
         _ => Ok(None),
     }
-}
-
-/// Takes the tensor of a capsule.
-///
-/// # Errors
-/// `capsule-used` if another importer has taken it meanwhile.
-fn claim(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResult<CaiView> {
-    let mut view = MaybeUninit::uninit();
-    route::claim_decided(&mut view, offer, options)?;
-    // SAFETY: `claim_decided` has not failed, and so has written the view.
-    Ok(unsafe { view.assume_init() })
 }
 
 /// Wraps the view of a capsule with the object of `producer_stream=`.

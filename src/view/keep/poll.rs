@@ -215,19 +215,25 @@ pub(crate) fn by_stream_of(
     device: Device,
     begun: Begun,
 ) -> bool {
-    let kept = || until_done(driver, stream, owner, device, begun).map(|()| false);
-    let is_over = kept().or_else(|_| match has_waited(driver, stream) {
-        Ok(true) => Ok(true),
-        _ => kept(),
-    });
-    is_over.unwrap_or_else(|refused| {
-        // In a context that has failed, or is gone, nothing runs any more.
-        let is_over = refused.is_end_of_context();
-        if !is_over {
-            keep_for_ever(owner, context);
-        }
-        is_over
-    })
+    let is_kept = || until_done(driver, stream, owner, device, begun);
+    let Err(first) = is_kept() else {
+        return false;
+    };
+    let is_alive = match has_waited(driver, stream) {
+        Ok(true) => return true,
+        // It is being captured.
+        Ok(false) => true,
+        Err(_) => false,
+    };
+    let Err(second) = is_kept() else {
+        return false;
+    };
+    // In a context that has failed, or is gone, nothing runs any more.
+    let is_over = !is_alive && first.is_end_of_context() && second.is_end_of_context();
+    if !is_over {
+        keep_for_ever(owner, context);
+    }
+    is_over
 }
 
 /// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it: in the current context, or in this

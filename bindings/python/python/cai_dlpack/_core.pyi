@@ -856,8 +856,8 @@ def from_dlpack(
     copy : bool | None, default None
         Passed to the producer: True must copy, False must not. This package copies what is in a capsule.
     stream : StreamLike | None, default None
-        The stream on which the data will be ready. None: the legacy default stream; for pinned and managed memory
-        the host waits.
+        The stream on which the data will be ready: the producer's call has it wait, and with `producer_stream` this
+        package. None: the legacy default stream; for pinned and managed memory the host waits.
     device_id : int | DeviceLike | None, default None
         The device of the memory: the number of the CUDA device; or a device of CUDA or ROCm, as ``"rocm:0"`` or the
         (type, id) pair ``(10, 0)``. Saves a call of the driver.

@@ -67,7 +67,7 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
 
     Raises:
         BufferError: the memory is neither the host's nor of a device of CUDA, rule `copy-refused`.
-        BufferError, ValueError: the type is none of DLPack's. The receiver's step is made here first.
+        BufferError, ValueError: none of DLPack's types, or padded elements. The receiver's step is made here first.
     """
     header = {
         "on_device": is_on_device(view),
@@ -78,7 +78,9 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
     # Memory of other devices is not copied here: the copy refuses it by its rule, in C order or not.
     is_sent_as_is = is_known(view) and view.is_c_contiguous
     flat = _flat(view if is_sent_as_is else cd.from_dlpack(view, device=view.device, copy=True))
-    typed(flat, header)
+    if typed(flat, header).itemsize != view.itemsize:
+        # One element or none takes as many bytes padded as packed, and the name of the type means packed ones.
+        raise BufferError(f"padded elements of {view.dtype} are not sent: the receiver takes them for packed ones")
     return flat, header
 
 
