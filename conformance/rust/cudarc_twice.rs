@@ -1,23 +1,20 @@
 //! A driver that refuses two calls: an end of a context takes two answers that both say so, and no answer between them that
-//! it lives. And what the end of a context itself, or another thread, must not undo.
+//! it lives. And what another thread must not undo.
 
 use std::thread;
 use std::time::Duration;
 
 use cai_dlpack::CaiView;
-use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
-use cai_dlpack::protocol::device::{Device, DeviceType};
-use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaStream, result, sys};
 use rstest::rstest;
 
 use crate::cudarc_edges::is_whole;
-use crate::cudarc_guard::{Stage, stream};
+use crate::cudarc_guard::Stage;
 use crate::cudarc_orders::Memory;
 use crate::cudarc_uses::{MODES, begin, gate, opened_later};
-use crate::simulator::{Steered, machine, number};
+use crate::simulator::{Steered, number};
 
 const BYTES: usize = 16;
 
@@ -53,11 +50,6 @@ fn overwritten(stage: &Stage) -> CaiView {
 fn copy(target: u64, from: u64, stream: &CudaStream) {
     // SAFETY: as many bytes of each, whose owners stay.
     unsafe { result::memcpy_dtod_async(target, from, BYTES, stream.cu_stream()) }.expect("a copy");
-}
-
-fn write(address: u64, value: u8, stream: &CudaStream) {
-    // SAFETY: as many bytes, whose owner stays.
-    unsafe { result::memset_d8_async(address, value, BYTES, stream.cu_stream()) }.expect("a write");
 }
 
 /// The owner stays as long as the copy reads, whatever pair of codes the end of the guard meets, but for two of an end.
@@ -291,75 +283,4 @@ fn a_graph_is_launched_after_the_end(
         .peek(target.address, BYTES)
         .expect("memory");
     assert_eq!(found, [0; BYTES], "told {told:?}");
-}
-
-/// A view that was written, or made ready, on a stream of a context that it alone keeps: work elsewhere that waits for that
-/// stream does so after the view is gone.
-#[rstest]
-fn the_last_of_a_context_goes_after_its_work(
-    #[values(false, true)] is_primary: bool,
-    #[values(false, true)] is_written: bool,
-    #[values(false, true)] is_dropped: bool,
-) {
-    let machine = machine();
-    let sim = machine.sim;
-    let here = CudaContext::new(0).expect("a context");
-    let streams: [_; 3] = std::array::from_fn(|_| here.new_stream().expect("a stream"));
-    let [producer, reads, _] = &streams;
-    let target = Memory::new(&here, BYTES);
-    here.bind_to_thread().expect("a context");
-    // SAFETY: `BYTES` of page-locked memory, which is not given back.
-    let host = unsafe { result::malloc_host(BYTES, 0) }.expect("memory");
-    let host = host.addr() as u64;
-    sim.poke(host, &[1; BYTES]).expect("memory");
-    let tensor = RawTensor::new(
-        host,
-        Device::new(DeviceType::CUDA_HOST, 0),
-        DType::F32,
-        &[4],
-    );
-    let ready = match is_written {
-        true => Stream::None,
-        false => stream(producer),
-    };
-    let described = Descriptor::new(&tensor).expect("a tensor");
-    // SAFETY: memory that is not given back, and a stream that outlives the view.
-    let mut view = unsafe { CaiView::new(described, ready, Owner::new(())) };
-    let there = match is_primary {
-        true => CudaContext::new(1),
-        false => CudaContext::new_non_primary(0, 0),
-    };
-    let there = there.expect("a context");
-    let last = there.new_stream().expect("a stream");
-    let held = if is_written {
-        there.bind_to_thread().expect("a context");
-        let held = gate(&machine, &last);
-        let guard = view.typed_mut::<f32>().expect("floats").on(&last);
-        let guard = guard.expect("a guard");
-        write(*guard.device_ptr(), 2, &last);
-        guard.finish().expect("an end");
-        held
-    } else {
-        here.bind_to_thread().expect("a context");
-        let held = gate(&machine, producer);
-        write(host, 2, producer);
-        view = view.on(&last).expect("an order");
-        held
-    };
-    drop((last, there));
-    here.bind_to_thread().expect("a context");
-    let guard = view
-        .typed::<f32>()
-        .expect("floats")
-        .on(reads)
-        .expect("a guard");
-    copy(target.address, *guard.device_ptr(), reads);
-    guard.finish().expect("an end");
-    let kept = (!is_dropped).then_some(view);
-    thread::sleep(Duration::from_millis(2));
-    held.open();
-    reads.synchronize().expect("done");
-    let found = sim.peek(target.address, BYTES).expect("memory");
-    assert_eq!(found, [2; BYTES], "the context has gone with its work");
-    drop(kept);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,12 @@ BEFORE, WRITTEN = 0xEE, 0x11
 Kind = Callable[[Track], Any]
 
 
+#: DLPack's devices of the memory that a stream writes.
+MEMORIES = {"device": (abi.CUDA, 0), "pinned": (abi.CUDA_HOST, 0), "managed": (abi.CUDA_MANAGED, 0)}
+
+
 def tensor(track: Track, **changes: Any) -> abi.Made:
-    return abi.make(device=(abi.CUDA, 0), data=track.data, **changes)
+    return abi.make(device=MEMORIES[kind_of_memory(track)], data=track.data, **changes)
 
 
 KINDS: dict[str, Kind] = {
@@ -36,18 +40,44 @@ KINDS: dict[str, Kind] = {
     "an object with a dict": lambda track: Cai(interface(data=(track.data, False))),
     "an object of DLPack": lambda track: Dlpack(tensor(track)),
 }
-#: Those that this library copies. A producer that has `__dlpack__` is asked for a device itself.
-OURS = [kind for kind in KINDS if kind != "an object of DLPack"]
 #: Every function that takes both streams.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "from_dlpack": cd.from_dlpack,
     "from_dlpack, a copy": lambda array, **streams: cd.from_dlpack(array, copy=True, **streams),
-    "from_dlpack, on this device": lambda array, **streams: cd.from_dlpack(array, device="cuda:0", **streams),
+    "from_dlpack, on this device": lambda array, **streams: cd.from_dlpack(array, device=own(array), **streams),
     "to_dlpack": cd.to_dlpack,
     "to_dlpack, a copy": lambda array, **streams: cd.to_dlpack(array, copy=True, **streams),
     "to": lambda array, **streams: cd.to(array, cd.CaiView, **streams),
     "view, then on": lambda array, producer_stream, stream: cd.view(array, producer_stream=producer_stream).on(stream),
 }
+
+
+def own(array: Any) -> tuple[int, int]:
+    """The device of an array, or of a view of a capsule or of a dict."""
+    if hasattr(array, "__dlpack_device__"):
+        device: tuple[int, int] = array.__dlpack_device__()
+        return device
+    return abi.read(array).device if not isinstance(array, Cai) else cd.view(array).device
+
+
+def kind_of_memory(track: Track) -> str:
+    return next((kind for kind, at in OTHER.items() if at == track.data), "device")
+
+
+#: The other memory of a test.
+OTHER: dict[str, int] = {}
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, lazily: Track) -> Iterator[Track]:
+    """The race on memory of each kind."""
+    before = lazily.data
+    if request.param != "device":
+        lazily.data = getattr(lazily.machine, f"{request.param}_memory")(NBYTES)
+        OTHER[request.param] = lazily.data
+    yield lazily
+    OTHER.clear()
+    lazily.data = before
 
 
 def address(made: Any) -> int:
@@ -70,10 +100,12 @@ def pending(track: Track, stream: int) -> None:
     track.write(stream, WRITTEN)
 
 
+@pytest.mark.parametrize("memory", MEMORIES, indirect=True)
 @pytest.mark.parametrize("policy", ["event", "host"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_consumer_finds_what_the_producer_has_written(kind: str, function: str, policy: Any, lazily: Track) -> None:
+def test_the_consumer_finds_what_the_producer_has_written(kind: str, function: str, policy: Any, memory: Track) -> None:
+    lazily = memory
     if (kind, function) == ("an object with a dict", "from_dlpack"):
         # Not copied, such an object is not for this function.
         call = partial(FUNCTIONS[function], KINDS[kind](lazily), producer_stream=lazily.a, stream=lazily.b)
@@ -99,7 +131,7 @@ def test_without_the_producer_s_stream_it_does_not(lazily: Track) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("copy", [None, True])
-@pytest.mark.parametrize("kind", OURS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_on_another_device(kind: str, copy: bool | None, named: bool, lazily: Track) -> None:
     """The producer's stream is of its own device, and the consumer's of the other."""
     there = lazily.machine.stream(1) if named else LEGACY
@@ -114,7 +146,7 @@ def test_a_copy_on_another_device(kind: str, copy: bool | None, named: bool, laz
     lazily.machine.set_current(0)
 
 
-@pytest.mark.parametrize("kind", OURS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_for_the_host(kind: str, lazily: Track) -> None:
     array = KINDS[kind](lazily)
     pending(lazily, lazily.a)
@@ -128,6 +160,59 @@ def test_one_event_and_both_streams_are_named(track: Track) -> None:
     made = cd.from_dlpack(capsule, producer_stream=track.a, stream=track.b)
     assert track.machine.order() == one_event(track.a, track.b)
     assert (made.stream, made.producer_stream) == (track.b, track.a)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, indirect=True)
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "an object with a dict"])
+def test_the_producer_s_stream_stays_the_one_of_the_next_write(
+    kind: str, device: bool, named: bool, memory: Track
+) -> None:
+    """Also where the array's own device is asked for; and without a consumer's stream no call makes an order."""
+    array = KINDS[kind](memory)
+    asked: dict[str, Any] = {"device": own(array)} if device else {}
+    if named:
+        asked["stream"] = memory.b
+    memory.machine.clear_own()
+    made = cd.from_dlpack(array, producer_stream=memory.a, **asked)
+    assert memory.machine.order() == (one_event(memory.a, memory.b) if named else [])
+    assert (made.stream, made.producer_stream) == (memory.b if named else memory.a, memory.a)
+    assert made.ptr == memory.data
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "view" in kind])
+def test_nothing_is_pending_by_the_caller_s_word(kind: str, track: Track) -> None:
+    """A copy is made on the stream that is named, without a wait of the host."""
+    array = KINDS[kind](track)
+    track.machine.clear_own()
+    made = cd.from_dlpack(array, producer_stream=None)
+    assert (made.stream, track.machine.calls()) == (None, [])
+    copied = cd.from_dlpack(array, producer_stream=None, stream=track.b, copy=True)
+    assert copied.stream == track.b
+    # The source is kept until the copy is made.
+    assert track.machine.order() == [("cuEventRecord", track.b)]
+
+
+class Pinned(Dlpack):
+    """Announces pinned memory, and sends it as the CPU's; a copy is of the CPU's."""
+
+    def __init__(self, marks: bool) -> None:
+        self.marks = marks
+        super().__init__(abi.make(), device=(abi.CUDA_HOST, 0))
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.made = abi.make(flags=abi.IS_COPIED if self.marks and keywords.get("copy") else 0)
+        return self.made.capsule()
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_copy_of_pinned_memory_is_not_pinned(marks: bool) -> None:
+    assert cd.from_dlpack(Pinned(marks)).device == (abi.CUDA_HOST, 0)
+    assert cd.from_dlpack(Pinned(marks), device=(3, 0)).device == (abi.CUDA_HOST, 0)
+    assert cd.from_dlpack(Pinned(marks), copy=True).device == (abi.CPU, 0)
+    found = refuse(lambda: cd.from_dlpack(Pinned(marks), copy=True, device=(3, 0)), BufferError)
+    check_refusal(found, "device-mismatch", None)
 
 
 def test_memory_of_the_cpu_has_neither() -> None:

@@ -18,15 +18,13 @@ use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
 /// the whole context first. A stream makes its context current to be destroyed.
 ///
 /// A slice whose stream is being captured is not freed there: that would break the capture. It stays until the work from before
-/// is done, and is tried again then. So does a stream that is the last to keep its context, which would end with its work.
+/// is done, and is tried again then.
 pub(super) struct InContext<T: Ends> {
     /// `None` once it is being dropped.
     kept: Option<(T, Arc<CudaContext>)>,
     /// The stream that it is freed on, or which it is.
     stream: Stream,
     thread: Option<ThreadId>,
-    /// The work of the stream has been waited for.
-    is_done: bool,
 }
 
 /// A value of cudarc's that its drop frees or destroys.
@@ -44,21 +42,12 @@ pub(super) trait Ends: Send + 'static {
     fn may_end(&self) -> bool {
         true
     }
-
-    /// Whether it alone, beside `others`, keeps its context.
-    fn is_last_of(&self, _context: &Arc<CudaContext>, _others: usize) -> bool {
-        false
-    }
 }
 
 /// One that is destroyed in the midst of a capture breaks that.
 impl Ends for Arc<CudaStream> {
     fn may_end(&self) -> bool {
         Self::strong_count(self) == 1
-    }
-
-    fn is_last_of(&self, context: &Arc<CudaContext>, others: usize) -> bool {
-        Arc::strong_count(context) == 1 + others
     }
 }
 
@@ -81,7 +70,6 @@ impl<T: Ends> InContext<T> {
             kept: Some((value, Arc::clone(context))),
             stream: Stream::None,
             thread: None,
-            is_done: false,
         }
     }
 
@@ -101,7 +89,7 @@ impl<T: Ends> InContext<T> {
 
 impl<T: Ends> Drop for InContext<T> {
     fn drop(&mut self) {
-        let (stream, thread, is_done) = (self.stream, self.thread, self.is_done);
+        let (stream, thread) = (self.stream, self.thread);
         let is_elsewhere = is_elsewhere(thread);
         let Some((mut value, context)) = self.kept.take() else {
             return;
@@ -119,9 +107,6 @@ impl<T: Ends> Drop for InContext<T> {
                 if !value.may_end() {
                     return drop(value);
                 }
-                // The one that is kept beside the value, and that of `within`.
-                let ends_context = stream != Stream::None && value.is_last_of(&context, 2);
-                let mut is_free = false;
                 if !is_captured(driver, stream)
                     // cudarc frees beside captures of others, too.
                     && let Ok(_relaxed) = twice(|| Relaxed::new(driver))
@@ -134,8 +119,7 @@ impl<T: Ends> Drop for InContext<T> {
                         }
                     }
                     // A capture that uses the slice has its stream now.
-                    is_free = !is_captured(driver, stream);
-                    if is_free && (is_done || !ends_context) {
+                    if !is_captured(driver, stream) {
                         return drop(value);
                     }
                 }
@@ -144,7 +128,6 @@ impl<T: Ends> Drop for InContext<T> {
                     kept: Some((value, context)),
                     stream,
                     thread,
-                    is_done: is_free,
                 });
                 keep::by_stream(driver, stream, &again, device, keep::Begun::OnStream);
             });

@@ -16,7 +16,7 @@ use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::use_stream;
 use crate::python::capsule;
@@ -27,6 +27,7 @@ use crate::python::cpython::new::{new_dict, new_int, new_int_pair, new_ints, new
 use crate::python::cpython::tracing;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{getattr, int, release};
+use crate::python::export;
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::has_no_streams;
 use crate::python::import::{notes, state, undeclared, why_not};
@@ -114,13 +115,8 @@ impl<'py> Offer<'py> {
     /// # Errors
     /// The rules of the order; the driver's errors.
     #[cold]
-    pub(crate) fn order(&mut self, stream: Stream) -> PyResult<()> {
-        let view = self.unowned();
-        // By events whatever the policy, which applies to implicit order.
-        let (request, policy) = (Request::Stream(stream), SyncPolicy::Event);
-        if view.needs_order(request, policy) {
-            view.order(request, policy)?;
-        }
+    pub(crate) fn order(&mut self, py: Python<'_>, stream: Stream) -> PyResult<()> {
+        export::dlpack::order(py, &self.unowned(), Request::Stream(stream))?;
         if self.streams.ready() != Stream::None {
             self.streams = Streams::here(stream, self.streams.producer());
         }
@@ -653,13 +649,6 @@ pub(crate) fn is_of(found: Device, wanted: Device) -> bool {
     found == wanted || (wanted.device_type == managed && found.device_type == managed)
 }
 
-/// Whether a tensor in the memory of the CPU is of the pinned memory that its producer has announced: torch sends it so.
-#[inline(always)]
-fn is_pinned(found: Device, announced: Option<Device>) -> bool {
-    found.device_type == DeviceType::CPU
-        && announced.is_some_and(|device| device.device_type == DeviceType::CUDA_HOST)
-}
-
 /// Compares the tensor with the device that its producer has announced, if there is one to ask, and the caller's request.
 #[inline(always)]
 fn check(
@@ -671,25 +660,43 @@ fn check(
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
     }
     let found = descriptor.device();
-    let Some(wanted) = request.device.or(announced) else {
-        return Ok(());
+    let wanted = request.device.or(announced).unwrap_or(found);
+    let device = match is_of(found, wanted) {
+        true => wanted,
+        false => pinned(descriptor, wanted, announced, request)?,
     };
-    let is_there = is_of(found, wanted)
-        || (wanted.device_type == DeviceType::CUDA_HOST && is_pinned(found, announced));
-    if !is_there {
-        let pair = found.to_dlpack();
-        let found = format_args!("{pair:?}");
-        let how = match request.device {
-            Some(_) => "requested",
-            None => "announced",
-        };
-        let hint = format!("{:?} was {how}", wanted.to_dlpack());
-        return Err(
-            Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found)
-                .with_hint(hint)
-                .into(),
-        );
-    }
-    descriptor.set_device(wanted);
+    descriptor.set_device(device);
     Ok(())
+}
+
+/// Returns the device of a tensor that is said to be of the CPU's memory, of a producer that has announced pinned memory:
+/// torch sends it so, and a copy of it is of the CPU's.
+///
+/// # Errors
+/// `device-mismatch` for any other tensor.
+#[cold]
+fn pinned(
+    descriptor: &Descriptor,
+    wanted: Device,
+    announced: Option<Device>,
+    request: DlpackArguments,
+) -> Result<Device, Violation> {
+    let found = descriptor.device();
+    let is_pinned = |device: Device| device.device_type == DeviceType::CUDA_HOST;
+    let is_copied = request.copy == Some(true) || descriptor.flags().contains(Flags::IS_COPIED);
+    if found.device_type == DeviceType::CPU && announced.is_some_and(is_pinned) {
+        match is_copied {
+            false if is_pinned(wanted) => return Ok(wanted),
+            true if request.device.is_none() => return Ok(found),
+            _ => {}
+        }
+    }
+    let how = match request.device {
+        Some(_) => "requested",
+        None => "announced",
+    };
+    let hint = format!("{:?} was {how}", wanted.to_dlpack());
+    let pair = found.to_dlpack();
+    let found = format_args!("{pair:?}");
+    Err(Violation::new(Rule::DeviceMismatch, Field::TensorDevice, found).with_hint(hint))
 }

@@ -398,12 +398,16 @@ pub(crate) fn by_dlpack<'py>(
         {
             return by_view(memory, object, request, options);
         }
-        dlpack::check_has_dlpack(object, facts.traits)?;
-        // The device that is asked for may be another one than that of the producer's stream.
-        let is_told = request.is_producers && request.stream.is_some() && request.device.is_some();
-        if is_told && (facts.traits.intersects(Traits::OURS) || request.consumer.is_some()) {
-            return by_view(memory, object, request, options);
+        if options.producer.is_some() {
+            if facts.traits.intersects(Traits::OURS) {
+                return by_derived(memory, object, request, options);
+            }
+            dlpack::check_has_dlpack(object, facts.traits)?;
+            if is_transferred(object, request)? {
+                return by_producers_stream(memory, object, facts, request, options);
+            }
         }
+        dlpack::check_has_dlpack(object, facts.traits)?;
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
             Err(refused) => match transferred(object, facts, &refused, request, options)? {
@@ -420,7 +424,7 @@ pub(crate) fn by_dlpack<'py>(
     };
     match request.consumer {
         None => claim(memory, offer, options),
-        Some(consumer) => claim_for(memory, offer, consumer, options),
+        Some(consumer) => claim_for(object.py(), memory, offer, consumer, options),
     }
 }
 
@@ -430,13 +434,14 @@ pub(crate) fn by_dlpack<'py>(
 /// Those of [`decide`] and [`Offer::order`], with the capsule as it was.
 #[cold]
 fn claim_for(
+    py: Python<'_>,
     memory: &mut MaybeUninit<CaiView>,
     mut offer: Offer<'_>,
     consumer: Stream,
     options: &Options<'_, '_>,
 ) -> PyResult<()> {
     decide(&mut offer, options)?;
-    offer.order(consumer)?;
+    offer.order(py, consumer)?;
     claim_decided(memory, offer, options)
 }
 
@@ -496,7 +501,61 @@ fn by_view<'py>(
     of_view(memory, &view, request, options)
 }
 
-/// Takes what a view, to which the options have been applied, answers to a request for a copy.
+/// Derives a view of a view that is ready on the producer's stream, and asks that for a copy, or for the data on another stream
+/// or device.
+///
+/// # Errors
+/// Those of [`import`] and [`offer_of_view`].
+#[cold]
+fn by_derived<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<()> {
+    let view = import(object, options)?;
+    let is_there = request.device.is_none_or(|wanted| wanted == view.device());
+    if is_there && request.consumer.is_none() && request.copy != Some(true) {
+        memory.write(view);
+        return Ok(());
+    }
+    let view = PyCaiView::new(view).into_object(object.py())?;
+    of_view(memory, &view, request, options)
+}
+
+/// Whether an array that has `__dlpack__` is wanted on another device than its own, to which this package copies. The producer's
+/// stream is of its own device, and so no stream to ask for the copy on.
+///
+/// # Errors
+/// Those of [`dlpack::announced_device`]; the driver's.
+#[cold]
+fn is_transferred(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<bool> {
+    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+        return Ok(false);
+    };
+    let own = dlpack::announced_device(object)?;
+    Ok(!dlpack::is_of(own, wanted) && device::gets_to(own, wanted)?)
+}
+
+/// Imports an array by `__dlpack__` on the producer's stream, and asks its view for a copy.
+///
+/// # Errors
+/// Those of [`offer_of_object`] and [`offer_of_view`].
+#[cold]
+fn by_producers_stream<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    request: DlpackArguments,
+    options: &Options<'_, 'py>,
+) -> PyResult<()> {
+    let mut offer = offer_of_object(object, facts, self::request(options), options)?;
+    decide(&mut offer, options)?;
+    let view = PyCaiView::new(claim_view(offer, options)?).into_object(object.py())?;
+    of_view(memory, &view, request, options)
+}
+
+/// Takes what a view, to which the options have been applied, answers to a request for a copy, or for another stream.
 ///
 /// # Errors
 /// Those of [`offer_of_view`].
@@ -513,6 +572,12 @@ fn of_view<'py>(
     };
     let (facts, request) = (known_types::facts_of(view)?, request.without_producer());
     let offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
+    let made = &offer.tensor.descriptor;
+    let is_own = !made.flags().contains(Flags::IS_COPIED) && made.device() != Device::HOST;
+    let rest = Options {
+        producer: options.producer.filter(|_| is_own),
+        ..rest
+    };
     claim(memory, offer, &rest)
 }
 
