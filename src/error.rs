@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::driver::DriverError;
+use crate::driver::{DriverError, Refusal};
 use crate::protocol::rule::Violation;
 
 /// Every way in which this library refuses.
@@ -54,6 +54,12 @@ impl std::error::Error for Error {
             Self::Producer(error) => error.source(),
             Self::Os(error) => error.source(),
         }
+    }
+}
+
+impl Refusal for Error {
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Driver(refused) if refused.is_end_of_context())
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::error::Error;
-
 /// The CUDA driver refused a call, or is not there.
 ///
 /// Three words wide: results that carry one stay cheap. The producer's data, streams and the
@@ -54,12 +52,6 @@ pub(crate) trait Refusal {
 impl Refusal for DriverError {
     fn is_end(&self) -> bool {
         self.is_end_of_context()
-    }
-}
-
-impl Refusal for Error {
-    fn is_end(&self) -> bool {
-        matches!(self, Error::Driver(refused) if refused.is_end_of_context())
     }
 }
 
@@ -356,15 +348,6 @@ mod tests {
                 None => Ok(None),
             };
             assert_eq!(found, expected, "{first}, {then}");
-            let mut codes = [first, then].into_iter();
-            let call = || {
-                Err::<(), _>(Error::from(DriverError::new(
-                    "",
-                    codes.next().expect("two"),
-                )))
-            };
-            let refused = twice(call).expect_err("two refusals");
-            assert_eq!(refused.is_end(), told.is_none(), "{first}, {then}");
         }
         assert_eq!(twice(|| Ok::<_, DriverError>(1)), Ok(1));
     }

@@ -61,7 +61,7 @@ pub(crate) use calls::Noting;
 pub(crate) use context::{ContextGuard, Primaries, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
-pub(crate) use error::{twice, unless_ended};
+pub(crate) use error::{Refusal, twice, unless_ended};
 pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
 #[cfg(feature = "pyo3")]

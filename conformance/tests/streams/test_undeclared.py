@@ -292,9 +292,11 @@ def test_who_takes_no_stream_is_warned_of(track: Track) -> None:
 
 
 def test_who_takes_no_stream_works_on_the_callers(track: Track, quiet: list[Any]) -> None:
-    """Nothing has ordered the stream that was asked for after the one that the caller names."""
+    """Nothing but this package orders the stream that was asked for after the one that the caller names."""
+    track.machine.clear()
     view = cd.from_dlpack(Legacy(abi.make(device=DEVICE, data=track.data)), stream=track.b, producer_stream=track.a)
-    assert (view.stream, view.producer_stream, quiet) == (track.a, track.a, [])
+    assert (view.stream, view.producer_stream, quiet) == (track.b, track.a, [])
+    assert track.machine.order() == one_event(track.a, track.b)
 
 
 # --- Python's own registry ----------------------------------------------------------------------------------------
