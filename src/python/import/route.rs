@@ -398,16 +398,15 @@ pub(crate) fn by_dlpack<'py>(
         {
             return by_view(memory, object, request, options);
         }
+        dlpack::check_has_dlpack(object, facts.traits)?;
         if options.producer.is_some() {
             if facts.traits.intersects(Traits::OURS) {
                 return by_derived(memory, object, request, options);
             }
-            dlpack::check_has_dlpack(object, facts.traits)?;
             if is_transferred(object, request)? {
                 return by_producers_stream(memory, object, facts, request, options);
             }
         }
-        dlpack::check_has_dlpack(object, facts.traits)?;
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
             Err(refused) => match transferred(object, facts, &refused, request, options)? {

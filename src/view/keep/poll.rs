@@ -215,8 +215,8 @@ pub(crate) fn by_stream_of(
     device: Device,
     begun: Begun,
 ) -> bool {
-    let is_kept = || until_done(driver, stream, owner, device, begun);
-    let Err(first) = is_kept() else {
+    let mark = || until_done(driver, stream, owner, device, begun);
+    let Err(first) = mark() else {
         return false;
     };
     let is_alive = match has_waited(driver, stream) {
@@ -225,7 +225,7 @@ pub(crate) fn by_stream_of(
         Ok(false) => true,
         Err(_) => false,
     };
-    let Err(second) = is_kept() else {
+    let Err(second) = mark() else {
         return false;
     };
     // In a context that has failed, or is gone, nothing runs any more.
