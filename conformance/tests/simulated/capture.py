@@ -10,6 +10,9 @@ from conformance.tests.simulated.machine import Machine
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 IDLE, ACTIVE, INVALIDATED = 0, 1, 2
 
+# The driver's questions about a capture's state.
+ASKED = ("cuStreamIsCapturing", "cuStreamGetCaptureInfo")
+
 # What may be asked about streams while one of them is captured: none of it touches a capture.
 QUESTIONS = {
     "cuInit",  # where the library meets the driver for the first time
@@ -17,8 +20,7 @@ QUESTIONS = {
     "cuCtxSetCurrent",
     "cuCtxGetId",
     "cuStreamGetCtx",
-    "cuStreamIsCapturing",
-    "cuStreamGetCaptureInfo",
+    *ASKED,
     "cuPointerGetAttributes",
     "cuDevicePrimaryCtxGetState",
     "cuDeviceGetCount",  # as cuDeviceGet, where the host first looks for devices that want their managed memory
@@ -28,11 +30,11 @@ QUESTIONS = {
 
 
 class Captures:
-    """Begins and ends captures, and ends those left open."""
+    """Begins and ends captures, and ends those left open: the machine does so after each test."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.open: list[int] = []
+        self.open = machine.captured
 
     def begin(self, stream: int, mode: int = GLOBAL) -> None:
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_uint(mode))
@@ -48,9 +50,7 @@ class Captures:
 
     def abandon(self, stream: int) -> int:
         """Ends a capture that is broken; the code."""
-        self.open.remove(stream)
-        graph = ctypes.c_void_p()
-        return int(self.machine.driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)))
+        return self.machine.abandon(stream)
 
     def nodes(self, graph: int) -> int:
         """How many nodes a graph has, which ends with that."""
@@ -80,8 +80,7 @@ class Captures:
         self._call("cuEventDestroy_v2", event)
 
     def close(self) -> None:
-        for stream in list(self.open):
-            self.abandon(stream)
+        self.machine.end_captures()
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.machine.driver, name)(*arguments)

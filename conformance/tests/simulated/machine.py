@@ -23,6 +23,7 @@ class Machine:
         self.control = control
         self.driver = control.library
         self._contexts: dict[int, int] = {}
+        self.captured: list[int] = []  # the streams that are being captured, of the tests' own captures
         self._logs_own = False
         self._call("cuInit", 0)
 
@@ -66,6 +67,12 @@ class Machine:
         found = ctypes.c_void_p()
         self._call("cuCtxGetCurrent", ctypes.byref(found))
         return found.value or 0
+
+    def finish(self) -> None:
+        """Waits for every device's work: `cuMemFree` waits for that of the memory's own device alone."""
+        for ordinal in (1, 0):
+            self.set_current(ordinal)
+            self._call("cuCtxSynchronize")
 
     # --- memory ---
 
@@ -136,6 +143,17 @@ class Machine:
     def destroy_stream(self, stream: int) -> None:
         """Ends a stream; its handle is invalid afterwards."""
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    def abandon(self, stream: int) -> int:
+        """Ends a capture that may be broken; the code."""
+        self.captured.remove(stream)
+        graph = ctypes.c_void_p()
+        return int(self.driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)))
+
+    def end_captures(self) -> None:
+        """Ends what is still captured: beside it the next test's calls would be refused."""
+        for stream in list(self.captured):
+            self.abandon(stream)
 
     @contextlib.contextmanager
     def relaxed(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ class Track:
         machine.set_current(ordinal)
 
     def close(self) -> None:
+        self.machine.finish()
         for pointer in (self.data, self.copy):
             self.machine.free(pointer)
         for stream in (self.a, self.b):
