@@ -74,7 +74,7 @@ mod tests;
 
 pub use order::Order;
 #[cfg(feature = "pyo3")]
-pub(crate) use order::{platform_of, unstated};
+pub(crate) use order::{Asks, platform_of, unstated};
 #[cfg(feature = "pyo3")]
 pub(crate) use plan::{Change, with_remedies};
 pub use plan::{HandOver, Remedy};

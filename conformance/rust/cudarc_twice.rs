@@ -284,3 +284,20 @@ fn a_graph_is_launched_after_the_end(
         .expect("memory");
     assert_eq!(found, [0; BYTES], "told {told:?}");
 }
+
+/// The drop of a slice that a driver lets nobody free tries a few times, whatever the code, and not once for each refusal.
+#[rstest]
+fn a_slice_that_is_never_let_free_is_tried_a_few_times(#[values(999, 201, 4)] code: u32) {
+    let stage = Stage::new();
+    let slice = stage.producer.clone_htod(&[1.0; 4]).expect("a slice");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    stage.producer.synchronize().expect("ones");
+    let sim = stage.machine.sim;
+    for call in ["cuThreadExchangeStreamCaptureMode", "cuEventRecord"] {
+        (1..=1_000).for_each(|nth| sim.fault(call, nth, code));
+    }
+    drop(view);
+    assert!(sim.pending_faults() > 1_950);
+    sim.clear_faults();
+    let _ = stage.context.check_err();
+}

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cai_dlpack as cd
 import cai_example
 import cai_example_peer as peer
 import numba.cuda
@@ -252,6 +253,28 @@ def test_a_slow_producer_is_waited_for(lend: Callable[[Any], Any], machine: Mach
     with machine.control.gate(stream):
         machine.control.store(stream, pointer, VALUES.tobytes())
         stacked = cai_example.stack(slow, slow)
+    assert np.array_equal(contents(stacked, machine), [VALUES, VALUES])
+
+
+def of_ours(array: Any) -> Any:
+    """Returns the array as a view of the module that it is passed to, which has written to it."""
+    return cai_example.copy_into(numba.cuda.to_device(VALUES), array)
+
+
+@pytest.mark.parametrize("lend", [*LENDERS, pytest.param(of_ours, id="of-the-same-module"), cd.view])
+def test_a_producer_that_has_moved_is_waited_for(lend: Callable[[Any], Any], machine: Machine) -> None:
+    """What a library with a table writes on the stream where it works by then is what is copied."""
+    stream, new, pointer = machine.stream(), machine.stream(), machine.device_memory(16)
+    producer = exchange.Producer(abi.make(device=(abi.CUDA, 0), data=pointer, shape=(4,)))
+    producer.stream = stream
+    view = lend(exchange.make_type(exchange.capsule(exchange.table(producer)), producer)())
+    cai_example.stack(view, view)
+    machine.driver.cuCtxSynchronize()
+    machine.write(pointer, bytes(16))
+    producer.stream = new
+    with machine.control.gate(new):
+        machine.control.store(new, pointer, VALUES.tobytes())
+        stacked = cai_example.stack(view, view)
     assert np.array_equal(contents(stacked, machine), [VALUES, VALUES])
 
 

@@ -29,6 +29,7 @@ from conformance.tests.doubles.producers import FAKE_POINTER, Cai, cai, interfac
 from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT, on_the_simulator
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.test_access import from_the_table
 
 LOGGER = logging.getLogger("cai_dlpack")
 LOOSE: Any = cd
@@ -295,10 +296,12 @@ def test_the_table_writes_its_line_with_the_next() -> None:
         tvm_ffi.from_dlpack(view)
         memoryview(view)
         refused = raised(lambda: BORROW(id(read_only), ctypes.byref(abi.DLTensor())))
+        from_the_table(abi.make((2, 3)))
         assert not lines, "until Python code may run"
         cd.view(view)
     assert isinstance(refused, BufferError)
-    table, buffer, borrowed, last = map(read, lines)
+    table, buffer, borrowed, taken, last = map(read, lines)
+    assert taken["function"] == "managed_tensor_to_py_object_no_sync" and taken["route"] == "exchange"
     of_view = {"producer": "cai_dlpack.CaiView", "route": "view"}
     assert table["function"] == "managed_tensor_from_py_object_no_sync"
     assert {**SHAPE, **of_view}.items() <= table.items() and of_view.items() <= buffer.items()

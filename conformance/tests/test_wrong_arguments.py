@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import cai_dlpack as cd
+import ml_dtypes
 import numpy as np
 import pytest
 from cai_conformance import abi
@@ -476,3 +477,12 @@ def test_a_probed_property_names_its_rule(make: Callable[[], Any], name: str, ru
     made = make()
     found = refuse(lambda: getattr(made, name), AttributeError)
     check_refusal(found, rule, None)
+
+
+@pytest.mark.parametrize("copy_", [None, True, False])
+@pytest.mark.parametrize("device", [(abi.CUDA_HOST, 0), (abi.CUDA_MANAGED, 0), (abi.ROCM, 0)])
+def test_an_array_that_numpy_does_not_export_is_asked_for_where_it_is(device: tuple[int, int], copy_: Any) -> None:
+    """Its type is known here, and its memory is the CPU's."""
+    array = np.zeros(3, ml_dtypes.bfloat16)
+    found = refuse(lambda: cd.from_dlpack(array, device=device, copy=copy_), BufferError)
+    check_refusal(found, "transfer-refused", "device", hint="the data is on (1, 0)")

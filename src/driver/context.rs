@@ -416,5 +416,19 @@ impl Drop for Home<'_> {
     }
 }
 
+/// Finds the context whose default streams are meant. What is current stays.
+///
+/// # Errors
+/// The driver's; its own "invalid context" for a primary context that is not active.
+#[cold]
+pub(crate) fn context_meant(
+    driver: &dyn Driver,
+    place: &Place,
+    whose: Defaults,
+) -> Result<Context, DriverError> {
+    let caller = ContextGuard::new(driver)?;
+    Ok(Home::find(driver, place, whose, caller.current())?.context)
+}
+
 #[cfg(test)]
 mod tests;

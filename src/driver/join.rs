@@ -25,6 +25,9 @@ impl Joined {
         } else if place.platform != Platform::Cuda || place.pointer == 0 {
             return;
         }
+        if is_rocm(&place) {
+            return;
+        }
         let is_same = |other: &Place| means_same(place.requested, &place, other.requested, other);
         if !self.arrays.last().is_some_and(is_same) {
             self.arrays.push(place);
@@ -52,6 +55,20 @@ impl Joined {
         }
     }
 
+    /// Why `on` cannot wait for all, whatever a driver would answer: a stream of ROCm is not waited for here, and is the same as
+    /// `on` only if all streams are that one.
+    pub(crate) fn refused(&self, on: Stream) -> Option<Violation> {
+        let (ready, place) = self.waits.iter().find(|(_, place)| is_rocm(place))?;
+        let others = "the items have other streams beside it";
+        match super::refused(*ready, Request::Stream(on), place, SyncPolicy::Event) {
+            None if self.waits.len() > 1 => {
+                let refused = Violation::new(Rule::RocmOrder, Field::Argument("on"), on);
+                Some(refused.with_hint(others))
+            }
+            refused => refused,
+        }
+    }
+
     /// Whether [`join`] will call the driver, or refuse.
     pub(crate) fn needs_driver(&self, on: Stream) -> bool {
         let has_waits = !self.waits.is_empty();
@@ -68,14 +85,21 @@ fn is_needed((ready, place): &(Stream, Place), on: Stream) -> bool {
     super::needed(*ready, Request::Stream(on), place, SyncPolicy::Event)
 }
 
+fn is_rocm(place: &Place) -> bool {
+    place.platform == Platform::Rocm
+}
+
 /// Whether no array comes with a stream.
 fn is_bare((_, place): &(Stream, Place)) -> bool {
     place.ready == Defaults::OfCurrent
 }
 
-/// Whether two ready streams are one queue, as far as is known without the driver: a handle identifies it alone, a
-/// default stream is one per context, and per thread.
+/// Whether two ready streams are one queue, as far as is known without the driver: a handle identifies it alone among
+/// those of one platform, a default stream is one per context, and per thread.
 fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) -> bool {
+    if is_rocm(place) != is_rocm(there) {
+        return false;
+    }
     let is_one_context = || means_same(place.ready, place, there.ready, there);
     stream == other && (!stream.is_default() || is_one_context() && place.thread == there.thread)
 }
@@ -85,6 +109,8 @@ fn is_same_queue(stream: Stream, place: &Place, other: Stream, there: &Place) ->
 fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) -> bool {
     let is_one_device = place.ordinal == there.ordinal && place.ordinal >= 0;
     match (whose, other) {
+        // A device of ROCm has no contexts.
+        _ if is_rocm(place) => is_one_device,
         (Defaults::OfMemory, Defaults::OfMemory) => is_one_device && place.pointer == there.pointer,
         (Defaults::OfPrimary, Defaults::OfPrimary) => is_one_device,
         (one, other) => one == other,

@@ -58,13 +58,12 @@ mod rocm;
 pub(crate) mod script;
 
 pub(crate) use calls::Noting;
-pub(crate) use context::{ContextGuard, Primaries, is_primary};
+pub(crate) use context::{ContextGuard, Primaries, context_meant, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use error::{Refusal, twice, unless_ended};
 pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
-#[cfg(feature = "pyo3")]
 pub(crate) use order::foresee;
 pub(crate) use order::{Back, Done, begin, needed, order, order_within, refused, synchronize};
 pub(crate) use pending::Pending;

@@ -125,7 +125,6 @@ pub(crate) fn order_within(
 ///
 /// # Errors
 /// A [`DriverError`] for a question that failed.
-#[cfg(feature = "pyo3")]
 pub(crate) fn foresee(
     driver: Option<&dyn Driver>,
     ready: Stream,

@@ -65,26 +65,49 @@ impl Order {
     /// The calls of the driver that make the order; `None` if they depend on a stream that is not known. Questions, such
     /// as those about captures, are not among them.
     #[must_use]
-    pub fn driver_calls(&self) -> Option<&'static [&'static str]> {
-        match self {
+    pub fn driver_calls(&self) -> Option<Vec<&'static str>> {
+        Some(match self {
             Self::Nothing { .. }
             | Self::Unordered { .. }
             | Self::PassedOn { .. }
-            | Self::Refused(_) => Some(&[]),
-            Self::Event { .. } => Some(&["cuEventRecord", "cuStreamWaitEvent"]),
+            | Self::Refused(_) => vec![],
+            Self::Event { .. } => vec!["cuEventRecord", "cuStreamWaitEvent"],
             Self::HostWait {
                 stream: Stream::None,
                 ..
-            } => Some(&["cuCtxSynchronize"]),
-            Self::HostWait { .. } => Some(&["cuStreamSynchronize"]),
-            Self::Both(both) if matches!(**both, [Self::Event { .. }, _]) => Some(&[
-                "cuEventRecord",
-                "cuStreamWaitEvent",
-                "cuEventRecord",
-                "cuStreamWaitEvent",
-            ]),
-            Self::Both(_) => Some(&["cuStreamSynchronize", "cuStreamSynchronize"]),
-            Self::Unnamed { .. } => None,
+            } => vec!["cuCtxSynchronize"],
+            Self::HostWait { .. } => vec!["cuStreamSynchronize"],
+            Self::Both(both) => {
+                let [first, second] = &**both;
+                [first.driver_calls()?, second.driver_calls()?].concat()
+            }
+            Self::Unnamed { .. } => return None,
+        })
+    }
+
+    /// Whether it depends on a stream that the caller has not named.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn is_unnamed(&self) -> bool {
+        match self {
+            Self::Unnamed { .. } => true,
+            Self::Both(both) => both.iter().any(Self::is_unnamed),
+            _ => false,
+        }
+    }
+
+    /// The order of data whose producer works elsewhere now: first `wait`, that of the ready stream for it.
+    #[cfg(feature = "pyo3")]
+    pub(crate) fn after(self, wait: Plan) -> Self {
+        let why = "the producer has moved there since the import";
+        let first = match wait {
+            Plan::Nothing(_) => return self,
+            Plan::Refuse(refused) => return Self::Refused(refused),
+            Plan::Event { record, wait, .. } => Self::Event { record, wait, why },
+            Plan::HostWait { stream, .. } => Self::HostWait { stream, why },
+        };
+        match self {
+            Self::Nothing { .. } => first,
+            order => Self::Both(Box::new([first, order])),
         }
     }
 }

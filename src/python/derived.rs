@@ -148,7 +148,10 @@ impl Function for AsKind {
         let (py, slf) = (slf.py(), view(slf));
         slf.get().check_alive()?;
         let side = choice(&arguments.kind, "kind", &KINDS)?;
-        slf.get().prepare()?;
+        match side {
+            PresentAs::Cuda => slf.get().prepare()?,
+            PresentAs::Host => slf.get().prepare_by_name(Request::Host)?,
+        }
         let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;
         Ok(derived.into_object(py)?.into_any())
     }

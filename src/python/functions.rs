@@ -284,8 +284,12 @@ fn by_view<'py>(
         return of_capsule(object, options, request);
     }
     let Some(dict) = read else {
-        let (capsule, is_copy) = export(object.py(), route::import(object, options)?, request)?;
-        if let (Ok(view), false) = (object.cast::<PyCaiView>(), is_copy) {
+        let (view, of) = (
+            route::import_to_export(object, options)?,
+            object.cast::<PyCaiView>(),
+        );
+        let (capsule, is_copy) = export(object.py(), view, of.is_ok(), request)?;
+        if let (Ok(view), false) = (of, is_copy) {
             view.get().note(&capsule);
         }
         return Ok(capsule);
@@ -293,21 +297,26 @@ fn by_view<'py>(
     let (mut view, traits) = (MaybeUninit::uninit(), known_types::facts_of(object)?.traits);
     route::by_attributes(&mut view, object, traits, dict, options, AllowCaiOnly::No)?;
     // SAFETY: written: `by_attributes` has not failed.
-    Ok(export(object.py(), unsafe { view.assume_init() }, request)?.0)
+    Ok(export(object.py(), unsafe { view.assume_init() }, false, request)?.0)
 }
 
-/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy.
+/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy. The producer may have
+/// moved since the import if it `is_derived` from another view.
 #[inline(never)]
 fn export<'py>(
     py: Python<'py>,
     view: CaiView,
+    is_derived: bool,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
+    if is_derived && export.wants_order() {
+        export.follow(&view)?;
+    }
     let view = match export.transfer() {
         Some(transfer) => export.copy(py, transfer, &view)?,
         None => {
-            export.order(py, &view)?;
+            export.order_followed(py, &view)?;
             view
         }
     };

@@ -9,7 +9,7 @@ use crate::driver;
 use crate::driver::Joined;
 use crate::error::Error;
 use crate::protocol::rule::Field;
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Request, Stream};
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
 use crate::python::call::stream;
@@ -136,8 +136,11 @@ fn ordered<'py>(
     });
     let views: Vec<Bound<'py, PyCaiView>> = views.collect::<PyResult<_>>()?;
     for view in &views {
-        view.get().prepare()?;
+        view.get().prepare_by_name(Request::Stream(target))?;
         joined.array(view.get().view().ready_number(), view.get().view().place());
+    }
+    if let Some(refused) = joined.refused(target) {
+        return Err(of_target(refused.into()).into());
     }
     if joined.needs_driver(target) {
         with_driver(|driver| driver::join(driver, &joined, target)).map_err(of_target)?;

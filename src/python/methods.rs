@@ -197,7 +197,6 @@ impl PyCaiView {
         let call = QuietCall::begin(py);
         let read = || {
             self.check_alive()?;
-            self.follow()?;
             buffer::array_interface(py, self)
         };
         let dict = read();
@@ -441,8 +440,8 @@ impl Function for ToCai {
         let this = derived::view(slf).get();
         this.check_alive()?;
         let items = this.view().descriptor().check_interface()?;
-        this.follow()?;
         let ready = this.view().ready_by_number()?;
+        this.follow()?;
         this.check_scope()?;
         Ok(cai_dict::of(slf.py(), this.view(), items, ready)?.into_any())
     }
@@ -472,11 +471,11 @@ AttributeError
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
         let (py, this) = (slf.py(), slf.get());
         this.check_alive()?;
-        this.follow()?;
         let view = this.view();
         let items = view.descriptor().check_interface();
         match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
             Ok((items, ready)) => {
+                this.follow()?;
                 this.check_scope()?;
                 Ok(cai_dict::of(py, view, items, ready)?.into_any())
             }
@@ -507,11 +506,17 @@ impl Function for Dlpack {
         // Once: what the arguments call may convert the view again.
         let mut export = Export::decide(this.view().descriptor().borrowed(), &request)
             .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
-        if blocks::are_open() && request.order_for_block(py, this, &export)? {
+        let for_block = match blocks::are_open() {
+            true => request.order_for_block(py, this, &export)?,
+            false => None,
+        };
+        if for_block == Some(true) {
             export = export.ordered();
         }
-        if export.wants_order() {
-            this.follow()?;
+        if export.wants_order() && for_block.is_none() {
+            export
+                .follow(this.view())
+                .map_err(|refused| request.unnamed(py, this.view(), refused))?;
         }
         if let Some(transfer) = export.transfer() {
             this.check_alive()?;
@@ -521,7 +526,7 @@ impl Function for Dlpack {
             return export.capsule(py, descriptor.borrowed(), owner);
         }
         export
-            .order(py, this.view())
+            .order_followed(py, this.view())
             .map_err(|refused| request.unnamed(py, this.view(), refused))?;
         let owner = PyCaiView::keep(slf)?;
         let capsule = export.capsule(py, this.view().descriptor().borrowed(), owner)?;

@@ -512,3 +512,37 @@ fn a_device_that_is_not_here_is_refused() {
     handle.device.0[0] ^= 1;
     assert_eq!(rule(open(&handle, MINE)), Rule::ShareDevice);
 }
+
+/// No stream is named that the data could be ready on.
+#[test]
+#[cfg_attr(miri, ignore = "files and threads")]
+fn an_importer_without_a_stream_is_refused_and_takes_nothing() {
+    let (script, _installed) = world(0x700e_0000);
+    let (dropped, owner) = std::sync::mpsc::channel();
+    let shared = view(0x700e_0000, READY, &dropped).share().expect("shared");
+    // SAFETY: no memory is read.
+    let opened = unsafe { shared.handle().open_there(Stream::None) };
+    assert_eq!(rule(opened), Rule::StreamNone);
+    assert_eq!(script.opened(), 0);
+    drop(shared);
+    assert!(owner.try_recv().is_ok());
+}
+
+/// A debugger shows neither the key of a handle nor the driver's secrets in it.
+#[test]
+#[cfg_attr(miri, ignore = "files and threads")]
+fn a_share_and_its_handle_show_what_they_are_of() {
+    let (_script, _installed) = world(0x700f_0000);
+    let (dropped, _owner) = std::sync::mpsc::channel();
+    let shared = view(0x700f_0000, 0, &dropped).share().expect("shared");
+    let handle = format!("{:?}", shared.handle());
+    let process = std::process::id();
+    assert_eq!(
+        handle,
+        format!("Handle {{ process: {process}, shape: [2, 3], .. }}")
+    );
+    assert_eq!(
+        format!("{shared:?}"),
+        format!("Shared {{ handle: {handle}, .. }}")
+    );
+}

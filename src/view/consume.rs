@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "cudarc")]
 use crate::protocol::stream::Capture;
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Plan, Request, Stream, SyncPolicy};
 
 mod dropped;
 
@@ -187,13 +187,14 @@ impl CaiView {
 
     /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none. `moved` is
     /// where the producer works ([`producer_moved`](Self::producer_moved)), until
-    /// [`finish_at_once`](ConsumeGuard::finish_at_once). A default stream is that of `context`, if one is given, and not
+    /// [`finish_at_once`](ConsumeGuard::finish_at_once), and `pending` the same if the ready stream has to wait for it: unless
+    /// one of the edges is refused. A default stream is that of `context`, if one is given, and not
     /// of the memory's.
     pub(super) fn consume_uncaptured(
         &self,
         stream: Stream,
         context: Option<Context>,
-        moved: Option<Placed>,
+        (moved, pending): (Option<Placed>, Option<Placed>),
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
         check_thread(self.streams.placed_producer())?;
@@ -208,7 +209,48 @@ impl CaiView {
                 (Placed::here(stream).of(requested), place)
             }
         };
-        self.consume_back(self.consumer(placed, moved, policy), None, place)
+        let consumer = self.consumer(placed, moved, policy);
+        self.check_back(consumer)?;
+        if let Some(now) = pending {
+            let ready = self.ready_number();
+            check_edge(ready, Request::Stream(stream), &place, policy)?;
+            self.wait_for(now, policy)?;
+        }
+        self.consume_back(consumer, None, place)
+    }
+
+    /// Refuses a consumer whose return edge a capture would refuse. The edge to the ready stream is none of those: the one
+    /// from there is refused alike.
+    ///
+    /// # Errors
+    /// The rules of captures, and the driver's refusal of a question: nothing has been enqueued.
+    fn check_back(&self, consumer: Consumer) -> Result<(), Error> {
+        if consumer.edge != ReturnEdge::Event {
+            return Ok(());
+        }
+        let ready = self.streams.placed_ready();
+        let producer = (self.streams.placed_producer()).filter(|producer| *producer != ready);
+        let (placed, policy) = (consumer.placed, consumer.policy);
+        for producer in [producer, consumer.moved].into_iter().flatten() {
+            let request = Request::Stream(producer.stream);
+            let place = place_back(self.place(), placed, producer.whose);
+            if consumer.is_on(producer) {
+                continue;
+            }
+            match check_edge(placed.stream, request, &place, policy) {
+                Err(Error::Violation(refused)) => {
+                    let found = format_args!(
+                        "{}, which the producer's {} has to wait for",
+                        placed.stream, producer.stream
+                    );
+                    return Err((refused.with_found(found))
+                        .with_hint("copy before the capture begins, or after it")
+                        .into());
+                }
+                foreseen => foreseen?,
+            }
+        }
+        Ok(())
     }
 
     /// Decides about a guard for a stream as it is placed now.
@@ -349,6 +391,34 @@ impl CaiView {
     }
 }
 
+/// Refuses an edge that would be refused, and makes none.
+fn check_edge(
+    ready: Stream,
+    request: Request,
+    place: &Place,
+    policy: SyncPolicy,
+) -> Result<(), Error> {
+    if !driver::needed(ready, request, place, policy) {
+        return Ok(());
+    }
+    let foreseen =
+        with_driver(|driver| driver::foresee(Some(driver), ready, request, place, policy));
+    match foreseen? {
+        Plan::Refuse(refused) => Err(refused.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns where `consumer` is, as the stream that is waited for, and the stream of the producer's, which is `whose`.
+fn place_back(place: Place, consumer: Placed, whose: Defaults) -> Place {
+    Place {
+        thread: consumer.thread,
+        ready: consumer.whose,
+        requested: whose,
+        ..place
+    }
+}
+
 /// Refuses another thread's per-thread default stream: here its number means this thread's.
 fn check_thread(placed: Option<Placed>) -> Result<(), Violation> {
     match placed {
@@ -474,18 +544,6 @@ impl ConsumeGuard {
         Ok(pending)
     }
 
-    /// Returns where `consumer` is, as the stream that the producer waits for, and the producer's, which is `whose` if it
-    /// is a default stream.
-    fn place(&self, consumer: Placed, whose: Option<Defaults>) -> Place {
-        let place = self.view.place();
-        Place {
-            thread: consumer.thread,
-            ready: consumer.whose,
-            requested: whose.unwrap_or(place.requested),
-            ..place
-        }
-    }
-
     /// Makes the return edge, once.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         self.close(CaiView::producer_moved, Self::make_wait)
@@ -529,7 +587,7 @@ impl ConsumeGuard {
     /// Like [`make_wait`](Self::make_wait), for the consumer's stream under this name; `None` if nothing has to wait.
     fn make_wait_for(&self, consumer: Placed, producer: Placed) -> Result<Option<Done>, Error> {
         let request = Request::Stream(producer.stream);
-        let place = self.place(consumer, Some(producer.whose));
+        let place = place_back(self.view.place(), consumer, producer.whose);
         let (consumer, policy) = (consumer.stream, self.consumer.policy);
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);
@@ -570,7 +628,7 @@ impl ConsumeGuard {
     /// as well: the host's may be given up, by a cancelled task.
     fn begin_wait(&self, producer: Placed) -> Result<Option<Pending>, Error> {
         let request = Request::Stream(producer.stream);
-        let place = self.place(self.consumer.placed, Some(producer.whose));
+        let place = place_back(self.view.place(), self.consumer.placed, producer.whose);
         let (consumer, policy) = (self.consumer.placed.stream, self.consumer.policy);
         if !driver::needed(consumer, request, &place, policy) {
             return Ok(None);

@@ -621,9 +621,10 @@ impl CaiView {
             ready: whose,
             may_be_managed: self.may_be_managed(),
             producers: [self.producer_number().unwrap_or(Stream::None), Stream::None],
-            requested: match place.requested {
-                Defaults::OfMemory => whose,
-                requested => requested,
+            // That of another context, for memory under another name, is no default stream of this one's.
+            requested: match (place.requested, whose) {
+                (Defaults::OfMemory, Defaults::OfPrimary) => whose,
+                (requested, _) => requested,
             },
             ..place
         }

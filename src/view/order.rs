@@ -1,14 +1,14 @@
 //! Orders streams, and the host, after the data of a view.
 
-use super::streams::{Kept, Placed, is_elsewhere};
+use super::streams::{Kept, Placed, Streams, is_elsewhere};
 use super::{CaiView, IntoLiveStream, defaults_now, detach, keep, with_driver};
 use crate::driver::{self, Context, ContextGuard, Defaults, Driver, DriverError, Pending, Place};
 use crate::error::Error;
-use crate::protocol::device::DeviceType;
+use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
-use crate::protocol::stream::Plan;
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::Reason;
+use crate::protocol::stream::{Plan, Request, Stream, SyncPolicy};
 
 /// How a stream waits for data.
 #[derive(Clone, Copy, PartialEq)]
@@ -114,13 +114,23 @@ impl CaiView {
         if is_elsewhere(thread) {
             return Err(elsewhere(Rule::StreamThread, ready));
         }
-        let Defaults::Of(there) = whose else {
+        // A thread without a context has no default stream that could be meant instead.
+        let Defaults::Of(here) = (match whose {
+            // The memory of one device says whose its default streams are.
+            Defaults::OfMemory | Defaults::OfPrimary if !self.is_shared_by_contexts() => {
+                return Ok(());
+            }
+            _ => defaults_now(),
+        }) else {
             return Ok(());
         };
-        match defaults_now() {
-            Defaults::Of(here) if here != there => Err(elsewhere(Rule::StreamContext, ready)),
-            // A thread without a context has no default stream that could be meant instead.
-            _ => Ok(()),
+        let is_here = match whose {
+            Defaults::Of(there) => here == there,
+            _ => self.context_by(self.device()) == Ok(here),
+        };
+        match is_here {
+            true => Ok(()),
+            false => Err(elsewhere(Rule::StreamContext, ready)),
         }
     }
 
@@ -145,6 +155,27 @@ impl CaiView {
         }
     }
 
+    /// Returns the streams as the same memory has them by the name of `device`, where a default stream would be another
+    /// context's.
+    ///
+    /// # Errors
+    /// The driver's, if it is asked for the context.
+    pub(crate) fn streams_by(&self, device: Device) -> Result<Streams, DriverError> {
+        let is_same = device == self.device();
+        // One that was named on a thread without a context is the memory's, and would be the current one's elsewhere.
+        if is_same && !self.is_shared_by_contexts() {
+            return Ok(self.streams.clone());
+        }
+        let streams = match is_same {
+            true => self.streams.clone(),
+            false => self.streams.renamed(self.device()),
+        };
+        if !streams.has_by_memory() {
+            return Ok(streams);
+        }
+        Ok(streams.with_memory_context(self.context_by(self.device())?))
+    }
+
     /// Whether [`CaiView::order`] will do anything at all; a few comparisons.
     #[inline]
     pub(crate) fn needs_order(&self, request: Request, policy: SyncPolicy) -> bool {
@@ -153,11 +184,13 @@ impl CaiView {
     }
 
     /// Whether [`needs_order`](Self::needs_order) is worth asking: the usual cases need no `Place`. Memory that every
-    /// context reaches has default streams that only look the same, and a host that reads it may have to wait for more.
+    /// context reaches has default streams that only look the same, under the name of a device too, and a host that reads it
+    /// may have to wait for more.
     #[inline(always)]
     pub(crate) fn may_need_order(&self, request: Request) -> bool {
         request.needs_order(self.ready_number())
             || self.is_shared_by_contexts()
+            || self.streams.is_ready_in_a_context()
             || (request == Request::Host && self.may_be_managed())
     }
 
@@ -258,6 +291,60 @@ impl CaiView {
     /// Makes the ready stream wait for `now`, a stream of the calling thread.
     #[cold]
     pub(super) fn wait_for(&self, now: Placed, policy: SyncPolicy) -> Result<(), Error> {
+        let Some((request, place)) = self.wait_of_ready(now, policy)? else {
+            return Ok(());
+        };
+        let order = |driver| driver::order(driver, now.stream, request, &place, policy);
+        match with_driver(order) {
+            Err(Error::Violation(refused)) => Err(self.producer_at(now, refused).into()),
+            ordered => ordered.map(drop),
+        }
+    }
+
+    /// Decides what [`wait_for`](Self::wait_for) would do now, and does nothing of it.
+    ///
+    /// # Errors
+    /// Those of [`foresee`](Self::foresee).
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(super) fn foresee_wait(&self, now: Placed, policy: SyncPolicy) -> Result<Plan, Error> {
+        match self.wait_of_ready(now, policy) {
+            Ok(None) => Ok(Plan::Nothing(Reason::SameStream)),
+            Ok(Some((request, place))) => {
+                let plan = with_driver(|driver| {
+                    driver::foresee(Some(driver), now.stream, request, &place, policy)
+                })?;
+                Ok(match plan {
+                    Plan::Refuse(refused) => Plan::Refuse(self.producer_at(now, refused)),
+                    plan => plan,
+                })
+            }
+            Err(refused) => Ok(Plan::Refuse(refused)),
+        }
+    }
+
+    /// Says of a refused wait for `now` what the caller has not named.
+    #[cold]
+    fn producer_at(&self, now: Placed, refused: Violation) -> Violation {
+        let ready = self.ready_number();
+        refused
+            .in_field(Field::ExchangeApi)
+            .with_found(format_args!(
+                "{}, where the producer works now (the view is ready on {ready})",
+                now.stream
+            ))
+            .with_hint("a new view of the array is ready where its producer works")
+    }
+
+    /// Returns the request of the ready stream to wait for `now`, and where; `None` if it need not.
+    ///
+    /// # Errors
+    /// `stream-thread` if the ready stream is another thread's.
+    fn wait_of_ready(
+        &self,
+        now: Placed,
+        policy: SyncPolicy,
+    ) -> Result<Option<(Request, Place)>, Violation> {
         let (request, there) = (Request::Stream(self.ready_number()), self.place());
         let place = Place {
             thread: now.thread,
@@ -265,17 +352,22 @@ impl CaiView {
             requested: there.ready,
             ..there
         };
-        if driver::needed(now.stream, request, &place, policy) {
-            with_driver(|driver| driver::order(driver, now.stream, request, &place, policy))?;
+        let is_elsewhere = is_elsewhere(there.thread);
+        // By its number another thread's own default stream would be this one's.
+        let is_namesake = is_elsewhere && now.thread.is_some() && policy != SyncPolicy::None;
+        if !is_namesake && !driver::needed(now.stream, request, &place, policy) {
+            return Ok(None);
         }
-        Ok(())
+        if is_elsewhere {
+            return Err(elsewhere(Rule::StreamThread, self.ready_number()));
+        }
+        Ok(Some((request, place)))
     }
 
     /// Decides what [`order`](Self::order) would do now, and does nothing of it.
     ///
     /// # Errors
     /// The driver's refusal of a question; without a driver its absence.
-    #[cfg(feature = "pyo3")]
     pub(crate) fn foresee(&self, request: Request, policy: SyncPolicy) -> Result<Plan, Error> {
         let (ready, place) = (self.ready_number(), self.place());
         if let Some(refused) = self.refused(request, policy) {
@@ -283,6 +375,24 @@ impl CaiView {
         }
         let driver = self.driver_to_order(request, policy)?;
         detach(|| driver::foresee(driver, ready, request, &place, policy))
+    }
+
+    /// Returns why [`order`](Self::order) would be refused now.
+    ///
+    /// # Errors
+    /// Those of [`foresee`](Self::foresee).
+    pub(crate) fn refusal(
+        &self,
+        request: Request,
+        policy: SyncPolicy,
+    ) -> Result<Option<Violation>, Error> {
+        if !self.needs_order(request, policy) {
+            return Ok(None);
+        }
+        Ok(match self.foresee(request, policy)? {
+            Plan::Refuse(refused) => Some(refused),
+            _ => None,
+        })
     }
 
     /// As [`order`](Self::order), without a wait of the host: returns the wait, begun, if there is one.

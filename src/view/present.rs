@@ -138,14 +138,14 @@ impl CaiView {
     }
 
     /// Replaces address and device of the memory; its kind stays known.
-    fn renamed(&self, data: u64, device: Device, is_managed: bool) -> Result<Self, Violation> {
+    fn renamed(&self, data: u64, device: Device, is_managed: bool) -> Result<Self, Error> {
         let mut descriptor = self.descriptor().at(data, device)?;
         if is_managed {
             descriptor.set_memory(Flags::MANAGED);
         }
         // SAFETY: the driver has returned both addresses for one memory, which the owner keeps.
         let mut view = unsafe { self.derive(descriptor) };
-        view.streams = self.streams.renamed(self.device());
+        view.streams = self.streams_by(device)?;
         Ok(view)
     }
 }

@@ -101,6 +101,12 @@ impl Placed {
         self.stream.is_default() && self.whose == Defaults::OfMemory
     }
 
+    /// Whether it is a default stream whose context the memory tells, by the device that it is named of.
+    fn is_by_memory(&self) -> bool {
+        let is_told = matches!(self.whose, Defaults::OfMemory | Defaults::OfPrimary);
+        self.stream.is_default() && is_told
+    }
+
     fn is_plain(&self) -> bool {
         self.thread.is_none() && self.whose == Defaults::OfMemory
     }
@@ -321,6 +327,31 @@ impl Streams {
         })
     }
 
+    /// These, with those of which the memory tells the context remembered as of `context`, which it is.
+    #[cold]
+    pub(super) fn with_memory_context(&self, context: Context) -> Self {
+        self.with_each(|placed| match placed.is_by_memory() {
+            true => Placed {
+                whose: Defaults::Of(context),
+                ..placed
+            },
+            false => placed,
+        })
+    }
+
+    /// Whether one of them is a default stream of which the memory tells the context.
+    pub(super) fn has_by_memory(&self) -> bool {
+        let producer = self.placed_producer();
+        self.placed_ready().is_by_memory() || producer.is_some_and(|placed| placed.is_by_memory())
+    }
+
+    /// These, of data that is ready by now.
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(crate) fn waited(&self) -> Self {
+        self.with_ready(Placed::here(Stream::None))
+    }
+
     /// Whether the ready stream is assumed: its producer has declared none, and its importer has named none.
     #[inline(always)]
     pub(crate) fn are_undeclared(&self) -> bool {
@@ -334,6 +365,12 @@ impl Streams {
             true => Defaults::OfPrimary,
             false => Defaults::OfMemory,
         }
+    }
+
+    /// Whether the ready stream is a default stream of a context that is remembered.
+    #[inline(always)]
+    pub(super) fn is_ready_in_a_context(&self) -> bool {
+        matches!(&self.words, Words::Apart(apart) if matches!(apart.ready.whose, Defaults::Of(_)))
     }
 
     /// Whether one of them is a default stream of which no context is known but the memory's.

@@ -83,7 +83,7 @@ KEYWORDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ITS_OWN: list[tuple[str, dict[str, Any], Door]] = [
     ("argument-count", {}, lambda capsule: LOOSE.view(capsule, 0)),
     ("copied-unasked", {"flags": abi.IS_COPIED}, partial(cd.from_dlpack, copy=False)),
-    ("device-mismatch", {}, partial(cd.from_dlpack, device=(2, 0), copy=False)),
+    ("copy-needed", {}, partial(cd.from_dlpack, device=(2, 0), copy=False)),
     ("device-unknown", {}, partial(cd.from_dlpack, device=(99, 0))),
     ("device-id", {}, partial(cd.from_dlpack, device=(2, -1))),
     ("stream-cpu", {}, partial(cd.from_dlpack, stream=1)),
@@ -97,7 +97,7 @@ ITS_OWN: list[tuple[str, dict[str, Any], Door]] = [
     ("transfer-refused", {}, partial(cd.to_dlpack, dl_device=(3, 0))),
     ("transfer-refused", {}, partial(cd.from_dlpack, device=(3, 0))),
     ("transfer-refused", {}, partial(cd.from_dlpack, device=(3, 0), copy=True)),
-    ("device-mismatch", {}, partial(cd.from_dlpack, device=(3, 0), copy=False)),
+    ("transfer-refused", {}, partial(cd.from_dlpack, device=(3, 0), copy=False)),
     ("stream-type", {}, lambda capsule: cd.join([capsule], on=LOOSE.join)),
     ("stream-type", {}, lambda capsule: LOOSE.join([capsule, b"neither"], on=1)),
     ("device-mismatch", {}, lambda capsule: cd.join([capsule, Dlpack(abi.make(), device=(abi.CUDA, 0))], on=1)),

@@ -16,6 +16,9 @@ from typing import Any
 import cai_dlpack as cd
 from cai_conformance import abi, exchange
 
+#: DLPack's devices of each kind of memory.
+KINDS = {"device": (abi.CUDA, 0), "pinned": (abi.CUDA_HOST, 0), "managed": (abi.CUDA_MANAGED, 0)}
+
 
 @dataclass
 class Moving:

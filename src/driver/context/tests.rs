@@ -97,6 +97,28 @@ fn without_an_active_device_there_is_none() {
     assert!(guard.is_none());
 }
 
+/// For code of others, on a thread that may have none.
+#[rstest]
+fn the_context_of_any_device_is_current_until_the_guard_is_dropped(script: Script) {
+    let guard = ContextGuard::of_any_device(&script).expect("an answer");
+    assert!(guard.is_some());
+    assert_eq!(script.current_now(), PRIMARY);
+    drop(guard);
+    assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
+}
+
+/// On a thread without a context a stream is asked about in the memory's.
+#[rstest]
+fn a_context_is_current_before_a_stream_is_asked_about(script: Script) {
+    let place = Place::cuda(0, ARRAY);
+    drop(ContextGuard::of_stream(&script, STREAM, &place).expect("a context"));
+    let calls = script.calls();
+    let at = |name: &str| calls.iter().position(|call| call.starts_with(name));
+    let (set, asked) = (at("cuCtxSetCurrent"), at("cuStreamGetCtx"));
+    assert!(set.is_some() && set < asked, "{calls:?}");
+    assert_eq!(script.current_now(), 0);
+}
+
 /// A place that names no context, on a device whose primary one is current.
 fn found<'d>(script: &'d Script, place: &Place) -> Result<Home<'d>, DriverError> {
     let current = script.current_context()?;

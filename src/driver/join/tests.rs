@@ -65,6 +65,39 @@ fn default_streams_of_two_devices_are_apart(script: Script) {
     assert_eq!(events, Some(1), "the driver tells");
 }
 
+/// One of ROCm's is `on` only if no other stream is there, and is never waited for, whatever the order of the items.
+#[test]
+fn streams_of_rocm_are_waited_for_by_none_but_themselves() {
+    let legacy = Stream::LegacyDefault;
+    let rocm = |ordinal, pointer| Place {
+        platform: Platform::Rocm,
+        ..Place::cuda(ordinal, pointer)
+    };
+    let (first, second, third) = (rocm(0, 0x7000), rocm(0, 0x8000), rocm(1, 0x9000));
+    for (items, on, is_refused) in [
+        (&[(legacy, first)][..], legacy, false),
+        (&[(legacy, first), (legacy, second)], legacy, false),
+        (&[(A1, first), (A1, third)], A1, false),
+        (&[(legacy, first), (legacy, third)], legacy, true),
+        (&[(legacy, first)], A1, true),
+        (&[(legacy, first), (legacy, PLACE)], legacy, true),
+        (&[(A1, first), (A1, PLACE)], A1, true),
+        (&[(A1, PLACE), (legacy, first)], A1, true),
+        (&[(legacy, first), (Stream::None, PLACE)], legacy, false),
+        (&[(A1, PLACE), (legacy, THERE)], A2, false),
+    ] {
+        let forth = arrays(items);
+        let back = arrays(&items.iter().rev().copied().collect::<Vec<_>>());
+        for joined in [forth, back] {
+            let refused = joined.refused(on).map(|refused| refused.rule());
+            assert_eq!(refused, is_refused.then_some(Rule::RocmOrder), "{items:?}");
+        }
+    }
+    let mut with_bare = arrays(&[(A1, first)]);
+    with_bare.stream(A1);
+    assert!(with_bare.refused(A1).is_some());
+}
+
 /// Memory of another context of device 0.
 #[rstest]
 fn default_streams_of_two_contexts_on_a_device_are_apart(script: Script) {

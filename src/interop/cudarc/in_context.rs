@@ -25,6 +25,8 @@ pub(super) struct InContext<T: Ends> {
     /// The stream that it is freed on, or which it is.
     stream: Stream,
     thread: Option<ThreadId>,
+    /// Whether it could not be dropped before.
+    is_again: bool,
 }
 
 /// A value of cudarc's that its drop frees or destroys.
@@ -70,6 +72,7 @@ impl<T: Ends> InContext<T> {
             kept: Some((value, Arc::clone(context))),
             stream: Stream::None,
             thread: None,
+            is_again: false,
         }
     }
 
@@ -89,7 +92,7 @@ impl<T: Ends> InContext<T> {
 
 impl<T: Ends> Drop for InContext<T> {
     fn drop(&mut self) {
-        let (stream, thread) = (self.stream, self.thread);
+        let (stream, thread, is_again) = (self.stream, self.thread, self.is_again);
         let is_elsewhere = is_elsewhere(thread);
         let Some((mut value, context)) = self.kept.take() else {
             return;
@@ -128,8 +131,14 @@ impl<T: Ends> Drop for InContext<T> {
                     kept: Some((value, context)),
                     stream,
                     thread,
+                    is_again: true,
                 });
-                keep::by_stream(driver, stream, &again, device, keep::Begun::OnStream);
+                let begun = keep::Begun::OnStream;
+                let is_over = keep::by_stream_of(driver, None, stream, &again, device, begun);
+                // Dropped here it is tried again at once; a driver that refuses for ever would be asked for ever.
+                if is_over && is_again {
+                    std::mem::forget(again);
+                }
             });
         });
     }

@@ -167,7 +167,7 @@ pub(crate) enum Check {
 }
 
 /// The options of an import, parsed.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Options<'a, 'py> {
     /// The stream that writes the data; [`Stream::None`] if nothing is pending.
     pub(crate) producer: Option<Stream>,

@@ -33,7 +33,7 @@ impl PyCaiView {
         object: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
-        this.prepare()?;
+        this.prepare_by_name(request)?;
         // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
             return Ok(slf.clone());
@@ -49,7 +49,7 @@ pub(crate) struct Waited(pub(crate) Py<PyCaiView>);
 impl Awaitable for Waited {
     fn begin(&self, _py: Python<'_>) -> PyResult<Option<Pending>> {
         let this = self.0.get();
-        this.prepare()?;
+        this.prepare_by_name(Request::Host)?;
         Ok(this.view().begin_order(Request::Host, SyncPolicy::Event)?)
     }
 

@@ -7,7 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::python::call::policy;
 use crate::python::class::beside::{Beside, Rare};
 use crate::python::class::recall::Recall;
@@ -274,6 +274,17 @@ impl PyCaiView {
         self.follow()
     }
 
+    /// As [`prepare`](Self::prepare), for an order that follows no policy: one that the caller requests by name, or the
+    /// host's wait.
+    ///
+    /// # Errors
+    /// Those of [`prepare`](Self::prepare).
+    #[inline]
+    pub(crate) fn prepare_by_name(&self, request: Request) -> PyResult<()> {
+        self.check_scope()?;
+        self.follow_by_name(request)
+    }
+
     /// Makes the ready stream wait for the producer's stream, if the producer has moved to another one.
     ///
     /// # Errors
@@ -281,6 +292,15 @@ impl PyCaiView {
     #[inline]
     pub(crate) fn follow(&self) -> PyResult<()> {
         self.view.follow(|| gil::with(policy::policy))
+    }
+
+    /// As [`follow`](Self::follow), whatever the policy, for an order of `request`.
+    ///
+    /// # Errors
+    /// Those of [`follow_before`].
+    #[inline]
+    pub(crate) fn follow_by_name(&self, request: Request) -> PyResult<()> {
+        follow_before(&self.view, request, |_| Ok(SyncPolicy::Event))
     }
 
     /// Shows the collector the stream objects, and what keeps the memory.
@@ -328,6 +348,26 @@ impl PyCaiView {
         let view = kept_by_parent(slf, this.view.ready_on(stream))?;
         Ok(Self::with(view, Beside::new(rare)))
     }
+}
+
+/// Makes the ready stream of `view` wait as [`PyCaiView::follow`] does, by `policy`, for an order of `request` that is not
+/// refused itself.
+///
+/// # Errors
+/// Those of [`PyCaiView::follow`]; the rules of that order: then nothing has been made to wait.
+#[inline]
+pub(crate) fn follow_before(
+    view: &CaiView,
+    request: Request,
+    policy: impl FnOnce(Python<'_>) -> PyResult<SyncPolicy>,
+) -> PyResult<()> {
+    view.follow(|| {
+        let policy = gil::with(policy)?;
+        match view.refusal(request, policy)? {
+            Some(refused) => Err(PyErr::from(refused)),
+            None => Ok(policy),
+        }
+    })
 }
 
 /// Makes `view`, which shares the owner of `parent`, refer to the object of `parent` instead: the collector sees a

@@ -51,7 +51,7 @@ pub(crate) struct Explanation {
     #[pyo3(get)]
     pub(super) dropped: Option<String>,
     pub(super) remedies: Vec<String>,
-    pub(super) driver_calls: Option<&'static [&'static str]>,
+    pub(super) driver_calls: Option<Vec<&'static str>>,
     pub(super) warnings: Vec<String>,
     /// What cannot be known, and without what: a call of a `__dlpack__` that would make a stream wait, or the
     /// consumer's stream. None if nothing.
@@ -72,7 +72,8 @@ impl Explanation {
     /// stream that is not named. Questions are not among them.
     #[getter]
     fn driver_calls<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let calls = self.driver_calls.map(|calls| texts(py, calls.iter()));
+        let calls = self.driver_calls.as_ref();
+        let calls = calls.map(|calls| texts(py, calls.iter()));
         calls.transpose()
     }
 

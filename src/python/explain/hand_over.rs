@@ -7,12 +7,13 @@ use pyo3::prelude::*;
 use super::explanation::{Explanation, sentence};
 use crate::error::Error;
 use crate::partners::{
-    Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, unstated, with_remedies,
+    Asks, Call, Change, Drops, Order, Partner, Reads, Remedy, Waits, platform_of, unstated,
+    with_remedies,
 };
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::driver_error;
@@ -70,14 +71,13 @@ fn ordered(py: Python<'_>, order: Result<Order, Error>, found: &mut Explanation)
         Ok(order) => {
             found.driver_calls = order.driver_calls();
             found.order = Some(order.to_string());
+            if order.is_unnamed() {
+                let unknown = "who waits, and whether a capture forbids it: cannot be known without stream=, the \
+                               consumer's stream";
+                found.unknown = Some(unknown.to_owned());
+            }
             match order {
                 Order::Refused(why) => Some(why.to_string()),
-                Order::Unnamed { .. } => {
-                    let unknown = "who waits, and whether a capture forbids it: cannot be known without stream=, the \
-                                   consumer's stream";
-                    found.unknown = Some(unknown.to_owned());
-                    None
-                }
                 _ => None,
             }
         }
@@ -321,8 +321,11 @@ fn can_copy(
         }
         _ => Request::Host,
     };
-    let order = consumer.map(|consumer| consumer.decide(request, SyncPolicy::Event));
-    let is_refused = matches!(order.transpose()?, Some(Order::Refused(_)));
+    let order = |consumer: &Consumer<'_>| {
+        let order = consumer.decide(request, SyncPolicy::Event)?;
+        consumer.after_producer(order, SyncPolicy::Event)
+    };
+    let is_refused = matches!(consumer.map(order).transpose()?, Some(Order::Refused(_)));
     Ok(Transfer::can_copy_to(source, wanted) && !is_refused)
 }
 
@@ -407,9 +410,13 @@ impl<'v> Consumer<'v> {
     /// Decides who waits for a consumer that is not known.
     fn usual_order(&self, request: Request) -> Result<Order, Error> {
         let decide = |request| self.decide(request, self.policy);
-        match (self.stream, self.platform) {
-            (None, Platform::Cuda) => unstated(self.work, decide),
-            _ => decide(request),
+        let order = match (self.stream, self.platform) {
+            (None, Platform::Cuda) => unstated(self.work, decide)?,
+            _ => decide(request)?,
+        };
+        match request {
+            Request::NoSync => Ok(order),
+            request => self.after_producer(order, self.policy_of(request)),
         }
     }
 
@@ -418,14 +425,41 @@ impl<'v> Consumer<'v> {
         let call = gil::with(|py| library::as_set(py, call));
         let asks = call.asks(self.view.descriptor(), self.stream, self.work);
         let decide = |request, policy| self.decide(request, policy);
-        call.order(
+        let order = call.order(
             self.view.descriptor(),
             self.view.ready_number(),
             self.stream,
             asks,
             self.policy,
             decide,
-        )
+        )?;
+        let policy = match asks {
+            // The dict is given away by the policy, whatever its reader does.
+            Asks::Nothing => self.policy,
+            _ if order == Plan::Nothing(Reason::NoSyncRequested).into() => return Ok(order),
+            Asks::For(request) => self.policy_of(request),
+            _ => self.policy,
+        };
+        self.after_producer(order, policy)
+    }
+
+    /// Adds the wait that comes first: that of the ready stream, for a producer that has moved since the import.
+    fn after_producer(&self, order: Order, policy: SyncPolicy) -> Result<Order, Error> {
+        if matches!(order, Order::Refused(_)) {
+            return Ok(order);
+        }
+        Ok(match self.view.foresee_producer(policy)? {
+            Some(wait) => order.after(wait),
+            None => order,
+        })
+    }
+
+    /// A requested wait of the host does not depend on the context's policy.
+    fn policy_of(&self, request: Request) -> SyncPolicy {
+        match request {
+            Request::Host => SyncPolicy::Event,
+            _ => self.policy,
+        }
     }
 
     /// Why there is no order in a call, if it is the fault of the stream that the caller has named.
@@ -439,7 +473,6 @@ impl<'v> Consumer<'v> {
     }
 
     fn decide(&self, request: Request, policy: SyncPolicy) -> Result<Order, Error> {
-        // A requested wait of the host does not depend on the context's policy.
         let policy = match request {
             Request::Host => SyncPolicy::Event,
             _ => policy,

@@ -103,7 +103,7 @@ fn explain<'py>(
     let mut found = Explanation {
         route,
         warnings,
-        driver_calls: Some(&[]),
+        driver_calls: Some(Vec::new()),
         ..Explanation::default()
     };
     let mut is_undeclared = false;

@@ -107,6 +107,7 @@ pub(crate) fn array_interface<'py>(
         return Err(as_attribute_error(&violation));
     }
     this.check_scope()?;
+    this.follow_by_name(Request::Host)?;
     wait(view)?;
     let names = names(py);
     let dict = new_dict(py)?;
@@ -178,7 +179,7 @@ pub(crate) unsafe fn get_buffer(
         return Err(without_format(descriptor).into());
     };
     check_request(descriptor, flags)?;
-    this.prepare()?;
+    this.prepare_by_name(Request::Host)?;
     wait(this.view())?;
     let wants = |flag| flags & flag == flag;
     // A buffer without a shape is one axis of bytes, as `memoryview` has it, and one of no axes has neither array.

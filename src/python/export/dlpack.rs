@@ -11,11 +11,11 @@ use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{NAME_THE_STREAM, Plan, Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{NAME_THE_STREAM, Platform, Request, Stream, SyncPolicy};
 use crate::python::call::{device, policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, follow_before};
 use crate::python::cpython::fastcall::Value;
 use crate::python::cpython::int;
 use crate::python::cpython::int::{IntRule, repr};
@@ -69,7 +69,7 @@ impl DlpackRequest<'_, '_> {
     }
 
     /// Makes the order that a request without a stream needs beside its own: of the stream of the `use_stream` block. A
-    /// block is open. Returns whether that is all: a capture forbids the legacy default stream then.
+    /// block is open. Returns whether that is all, as a capture forbids the legacy default stream then; `None` if it needs none.
     ///
     /// # Errors
     /// The rules of both orders; the driver's errors.
@@ -79,19 +79,19 @@ impl DlpackRequest<'_, '_> {
         py: Python<'_>,
         this: &PyCaiView,
         export: &Export,
-    ) -> PyResult<bool> {
+    ) -> PyResult<Option<bool>> {
         let (view, device) = (this.view(), this.view().device());
         // For memory that the host reads, the host waits.
         if self.stream.is_some() || Platform::of(device) != Some(Platform::Cuda) {
-            return Ok(false);
+            return Ok(None);
         }
         let work = use_stream::work_stream(py, device)?;
         if work == Stream::LegacyDefault {
-            return Ok(false);
+            return Ok(None);
         }
         if export.transfer.is_some() {
             // The copy is what has to be ready (`copy_for_block`).
-            return Ok(false);
+            return Ok(None);
         }
         // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
         let request = Request::Stream(work);
@@ -106,7 +106,7 @@ impl DlpackRequest<'_, '_> {
         };
         this.follow()?;
         order(py, view, request)?;
-        Ok(is_all)
+        Ok(Some(is_all))
     }
 
     /// Makes the copy, for a request without a stream on the stream of the `use_stream` block; the legacy default stream
@@ -189,14 +189,7 @@ impl DlpackRequest<'_, '_> {
 
 /// Returns why an order would be refused.
 fn refusal(py: Python<'_>, view: &CaiView, request: Request) -> PyResult<Option<Violation>> {
-    let policy = policy_of(py, request)?;
-    if !view.needs_order(request, policy) {
-        return Ok(None);
-    }
-    Ok(match view.foresee(request, policy)? {
-        Plan::Refuse(violation) => Some(violation),
-        _ => None,
-    })
+    Ok(view.refusal(request, policy_of(py, request)?)?)
 }
 
 /// Returns the policy of an order; a requested wait of the host does not depend on the context's.
@@ -214,6 +207,16 @@ fn policy_of(py: Python<'_>, request: Request) -> PyResult<SyncPolicy> {
 /// The rules of the order; the driver's errors.
 #[inline(always)]
 pub(crate) fn order(py: Python<'_>, view: &CaiView, request: Request) -> PyResult<()> {
+    if request == Request::Host && policy::policy(py)? == SyncPolicy::None {
+        // The caller has followed the policy, which is not this wait's.
+        view.follow(|| PyResult::Ok(SyncPolicy::Event))?;
+    }
+    order_followed(py, view, request)
+}
+
+/// As [`order`], after a producer that the caller has followed by the policy of this very order.
+#[inline(always)]
+fn order_followed(py: Python<'_>, view: &CaiView, request: Request) -> PyResult<()> {
     if !view.may_need_order(request) {
         return Ok(());
     }
@@ -332,10 +335,25 @@ impl Export {
         self.request != Request::NoSync
     }
 
+    /// Orders the data after a producer that has moved, if the consumer's own order is not refused. A copy does so itself.
+    #[inline]
+    pub(crate) fn follow(&self, view: &CaiView) -> PyResult<()> {
+        match self.transfer {
+            None => follow_before(view, self.request, |py| policy_of(py, self.request)),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Orders the consumer after the data. Releases the GIL only if it calls the driver.
     #[inline]
     pub(crate) fn order(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
         order(py, view, self.request)
+    }
+
+    /// As [`order`](Self::order), after [`follow`](Self::follow).
+    #[inline]
+    pub(crate) fn order_followed(&self, py: Python<'_>, view: &CaiView) -> PyResult<()> {
+        order_followed(py, view, self.request)
     }
 
     /// Builds the capsule. Takes `owner`: releases it on failure.

@@ -59,7 +59,14 @@ pub(crate) fn import<'py>(
         let view = unsafe { memory.assume_init_mut() };
         // The dict says less than the view, of its order too.
         if options.producer.is_none() {
-            view.set_streams(own.streams().clone());
+            match own.streams_by(view.device()) {
+                Ok(streams) => view.set_streams(streams),
+                Err(refused) => {
+                    // SAFETY: written, and not used after an error.
+                    unsafe { memory.assume_init_drop() };
+                    return Err(refused.into());
+                }
+            }
         }
         let own = own.descriptor().access();
         let access = options.read_only.map_or(own, Access::of_flag);
@@ -351,6 +358,10 @@ pub(crate) fn finish<'py>(
 ) -> PyResult<CaiView> {
     let streams = streams(object, &descriptor, stream, is_stream_known, options)?;
     let names_context = locate(object, &mut descriptor, address, options)?;
+    let streams = match streams {
+        Told::Here(streams) => streams,
+        Told::ByView(view) => view.get().view().streams_by(descriptor.device())?,
+    };
     if let Some(read_only) = options.read_only {
         descriptor.set_access(Access::of_flag(read_only));
     }
@@ -399,33 +410,41 @@ pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Viol
 /// # Errors
 /// Those of [`undeclared::of_dict`] and of [`of_owner`]; what the type's attributes raise, if it is new.
 #[inline(always)]
-fn streams(
-    object: &Bound<'_, PyAny>,
+fn streams<'a, 'py>(
+    object: &Bound<'py, PyAny>,
     descriptor: &Descriptor,
     named: Stream,
     is_stream_known: bool,
-    options: &Options<'_, '_>,
-) -> PyResult<Streams> {
+    options: &Options<'a, 'py>,
+) -> PyResult<Told<'a, 'py>> {
     if let Some(producer) = options.producer {
-        return Ok(Streams::here(producer, Some(producer)));
+        return Ok(Told::Here(Streams::here(producer, Some(producer))));
     }
     let traits = match options.owner {
-        Some(owner) if descriptor.data() != 0 => match of_owner(object, &owner, named, options)? {
-            Speaker::View(streams) => return Ok(streams),
+        Some(owner) if descriptor.data() != 0 => match of_owner(object, owner, named, options)? {
+            Speaker::View(view) => return Ok(Told::ByView(view)),
             Speaker::Library(traits) => traits,
         },
         _ if named == Stream::None => known_types::facts_of(object)?.traits,
         _ => Traits::empty(),
     };
     if named == Stream::None && (!is_stream_known || traits.intersects(Traits::SILENT)) {
-        return undeclared::of_dict(object, descriptor, traits, is_stream_known, options);
+        let assumed = undeclared::of_dict(object, descriptor, traits, is_stream_known, options);
+        return assumed.map(Told::Here);
     }
-    Ok(Streams::here(named, is_stream_known.then_some(named)))
+    let known = is_stream_known.then_some(named);
+    Ok(Told::Here(Streams::here(named, known)))
+}
+
+/// The streams of an array, or the view that has them: by the name of its memory, which may be another one.
+enum Told<'a, 'py> {
+    Here(Streams),
+    ByView(Borrowed<'a, 'py, PyCaiView>),
 }
 
 /// Who tells what a dict with `owner=` leaves out about its order.
-enum Speaker {
-    View(Streams),
+enum Speaker<'a, 'py> {
+    View(Borrowed<'a, 'py, PyCaiView>),
     Library(Traits),
 }
 
@@ -435,27 +454,27 @@ enum Speaker {
 /// # Errors
 /// `stream-undeclared` if the import is strict and such a view is undeclared; `scope-ended`; what a type's attributes raise.
 #[cold]
-fn of_owner(
-    object: &Bound<'_, PyAny>,
-    owner: &Bound<'_, PyAny>,
+fn of_owner<'a, 'py>(
+    object: &Bound<'py, PyAny>,
+    owner: Borrowed<'a, 'py, PyAny>,
     named: Stream,
-    options: &Options<'_, '_>,
-) -> PyResult<Speaker> {
+    options: &Options<'_, 'py>,
+) -> PyResult<Speaker<'a, 'py>> {
     let traits = known_types::facts_of(object)?.traits;
     if traits.intersects(Traits::LISTED) && !object.is(owner) {
         // The object's own library speaks, and one that lends it memory may be more doubtful still.
-        let beside = known_types::facts_of(owner)?.traits & Traits::SILENT;
+        let beside = known_types::facts_of(&owner)?.traits & Traits::SILENT;
         return Ok(Speaker::Library(traits | beside));
     }
     if let Ok(view) = owner.cast::<PyCaiView>() {
         let own = view.get().view();
         if named == Stream::None || named == own.ready_number() {
-            undeclared::check_view(view, options)?;
+            undeclared::check_view(&view, options)?;
             view.get().prepare()?;
-            return Ok(Speaker::View(own.streams().clone()));
+            return Ok(Speaker::View(view));
         }
     }
-    let owners = known_types::facts_of(owner)?.traits;
+    let owners = known_types::facts_of(&owner)?.traits;
     let hidden = match owners.intersects(Traits::CONTAINER) {
         true => Traits::SILENT_UNKNOWN,
         false => Traits::empty(),

@@ -128,6 +128,11 @@ impl<'py> Offer<'py> {
         self.streams = Streams::here(self.streams.ready(), Some(producer));
     }
 
+    /// Takes the streams of a view of the same memory.
+    pub(crate) fn set_streams(&mut self, streams: Streams) {
+        self.streams = streams;
+    }
+
     /// Notes that the stream on which the data is ready is undeclared.
     pub(crate) fn set_undeclared(&mut self) {
         self.streams = Streams::undeclared(self.streams.ready(), None);
@@ -185,7 +190,11 @@ pub(crate) fn offer_of_object<'py>(
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
     // Before the producer exports anything: the tensor has to be there.
-    options.check_device(wanted)?;
+    let is_there = options.check_device(wanted);
+    is_there.map_err(|refused| match request.device {
+        None => refused,
+        Some(_) => refused.with_hint(format!("the data is asked for on {:?}", wanted.to_dlpack())),
+    })?;
     let named = match request.stream {
         None => work_stream(object.py(), traits, wanted)?,
         given => given,

@@ -73,7 +73,11 @@ pub(crate) fn derived<'py>(
     let parent = object.cast::<PyCaiView>()?;
     let this = parent.get();
     undeclared::check_view(parent, options)?;
-    this.prepare()?;
+    match options.producer {
+        None => this.prepare()?,
+        // Where the data is ready is the caller's word.
+        Some(_) => this.check_scope()?,
+    }
     let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
     let (view, beside) = this.wrap(object.py(), view).into_fields();
     let named = options.producer_object.as_deref();

@@ -47,7 +47,7 @@ use crate::python::import::{
 use crate::view;
 use crate::view::{CaiView, Owner, Transfer};
 
-/// Imports any array, or derives from a `CaiView`, for an export or an argument.
+/// Imports any array, or derives from a `CaiView`, for an argument.
 ///
 /// # Errors
 /// Those of the route; `protocol-missing` if there is none; `descr-fields` for a struct.
@@ -55,6 +55,27 @@ use crate::view::{CaiView, Owner, Transfer};
 pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
+) -> PyResult<CaiView> {
+    import_after(object, options, PyCaiView::follow)
+}
+
+/// As [`import`], for an export, which waits itself for a producer that has moved.
+///
+/// # Errors
+/// Those of [`import`].
+#[inline]
+pub(crate) fn import_to_export<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+) -> PyResult<CaiView> {
+    import_after(object, options, |_| Ok(()))
+}
+
+#[inline(always)]
+fn import_after<'py>(
+    object: &Bound<'py, PyAny>,
+    options: &Options<'_, 'py>,
+    follow: impl FnOnce(&PyCaiView) -> PyResult<()>,
 ) -> PyResult<CaiView> {
     let facts = known_types::facts_of(object)?;
     if facts.traits.intersects(Traits::OURS) {
@@ -64,7 +85,7 @@ pub(crate) fn import<'py>(
             this.check_array()?;
         }
         undeclared::check_view(view, options)?;
-        this.follow()?;
+        follow(this)?;
         return own(this.lend()?, options);
     }
     let mut view = MaybeUninit::uninit();
@@ -147,6 +168,14 @@ fn request(options: &Options<'_, '_>) -> DlpackArguments {
         stream: options.producer,
         is_producers: true,
         ..DlpackArguments::default()
+    }
+}
+
+/// Requests the array on its own device, for a request of another one.
+fn own_request(asked: DlpackArguments, options: &Options<'_, '_>) -> DlpackArguments {
+    DlpackArguments {
+        copy: asked.copy.filter(|copy| !copy),
+        ..request(options)
     }
 }
 
@@ -399,13 +428,13 @@ pub(crate) fn by_dlpack<'py>(
             return by_view(memory, object, request, options);
         }
         dlpack::check_has_dlpack(object, facts.traits)?;
-        if options.producer.is_some() {
-            if facts.traits.intersects(Traits::OURS) {
+        if facts.traits.intersects(Traits::OURS) {
+            let may_copy = request.device.is_some() || request.copy == Some(true);
+            if options.producer.is_some() || may_copy && !options.keeps_view() {
                 return by_derived(memory, object, request, options);
             }
-            if is_transferred(object, request)? {
-                return by_producers_stream(memory, object, facts, request, options);
-            }
+        } else if options.producer.is_some() && is_transferred(object, request, options)? {
+            return by_producers_stream(memory, object, facts, request, options);
         }
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
@@ -458,17 +487,13 @@ fn transferred<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<Option<Offer<'py>>> {
     let py = object.py();
-    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+    let Some(wanted) = request.device else {
         return Ok(None);
     };
     if facts.traits.intersects(Traits::OURS) || !dlpack::is_refused_device(py, refused) {
         return Ok(None);
     }
-    let plain = Options {
-        producer: options.producer,
-        strict: options.strict,
-        ..Options::default()
-    };
+    let plain = plain(options);
     let view = match import(object, &plain) {
         Ok(view) => PyCaiView::new(view).into_object(py)?,
         Err(error) if errors::is_of_the_process(py, &error) => return Err(error),
@@ -478,7 +503,11 @@ fn transferred<'py>(
         }
     };
     let own = view.get().view().device();
-    if own == wanted || !device::gets_to(own, wanted)? {
+    let flags = view.get().view().descriptor().flags();
+    let is_shared =
+        own.is_host_readable() && wanted == Device::HOST && !flags.contains(Flags::IS_COPIED);
+    if own == wanted || request.copy == Some(false) && !is_shared || !device::gets_to(own, wanted)?
+    {
         return Ok(None);
     }
     let (facts, request) = (known_types::facts_of(&view)?, request.without_producer());
@@ -497,11 +526,10 @@ fn by_view<'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let view = PyCaiView::new(import(object, options)?).into_object(object.py())?;
-    of_view(memory, &view, request, options)
+    of_view(memory, &view, request, &of_copy(options))
 }
 
-/// Derives a view of a view that is ready on the producer's stream, and asks that for a copy, or for the data on another stream
-/// or device.
+/// Derives a view of a view by the caller's options, and asks that for a copy, or for the data on another stream or device.
 ///
 /// # Errors
 /// Those of [`import`] and [`offer_of_view`].
@@ -514,29 +542,59 @@ fn by_derived<'py>(
 ) -> PyResult<()> {
     let view = import(object, options)?;
     let is_there = request.device.is_none_or(|wanted| wanted == view.device());
-    if is_there && request.consumer.is_none() && request.copy != Some(true) {
+    // It is ready on the producer's stream.
+    let is_ready = options.producer.is_some() && request.consumer.is_none();
+    if is_there && is_ready && request.copy != Some(true) {
         memory.write(view);
         return Ok(());
     }
     let view = PyCaiView::new(view).into_object(object.py())?;
-    of_view(memory, &view, request, options)
+    of_view(memory, &view, request, &of_copy(options))
 }
 
-/// Whether an array that has `__dlpack__` is wanted on another device than its own, to which this package copies. The producer's
+/// The options of an array whose copy they are to describe.
+fn plain<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
+    Options {
+        producer: options.producer,
+        strict: options.strict,
+        ..Options::default()
+    }
+}
+
+/// The options of a copy of an array that they have described.
+fn of_copy<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
+    Options {
+        producer: options.producer,
+        read_only: options.read_only,
+        ..Options::default()
+    }
+}
+
+/// Whether an array that has `__dlpack__` is wanted on another device than its own, to which this package gets. The producer's
 /// stream is of its own device, and so no stream to ask for the copy on.
 ///
 /// # Errors
 /// Those of [`dlpack::announced_device`]; the driver's.
 #[cold]
-fn is_transferred(object: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<bool> {
-    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+fn is_transferred(
+    object: &Bound<'_, PyAny>,
+    request: DlpackArguments,
+    options: &Options<'_, '_>,
+) -> PyResult<bool> {
+    let Some(wanted) = request.device else {
         return Ok(false);
     };
+    // A producer may share with another device; for the CPU it has no stream to be asked on.
+    let has_no_stream = wanted == Device::HOST && options.producer != Some(Stream::None);
+    if request.copy == Some(false) && !has_no_stream {
+        return Ok(false);
+    }
     let own = dlpack::announced_device(object)?;
     Ok(!dlpack::is_of(own, wanted) && device::gets_to(own, wanted)?)
 }
 
-/// Imports an array by `__dlpack__` on the producer's stream, and asks its view for a copy.
+/// Imports an array by `__dlpack__` on the producer's stream, and asks its view for a copy, which the options describe, as they
+/// do that of the producer.
 ///
 /// # Errors
 /// Those of [`offer_of_object`] and [`offer_of_view`].
@@ -548,13 +606,15 @@ fn by_producers_stream<'py>(
     request: DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
-    let mut offer = offer_of_object(object, facts, self::request(options), options)?;
-    decide(&mut offer, options)?;
-    let view = PyCaiView::new(claim_view(offer, options)?).into_object(object.py())?;
+    let plain = plain(options);
+    let mut offer = offer_of_object(object, facts, own_request(request, &plain), &plain)?;
+    decide(&mut offer, &plain)?;
+    let view = PyCaiView::new(claim_view(offer, &plain)?).into_object(object.py())?;
     of_view(memory, &view, request, options)
 }
 
-/// Takes what a view, to which the options have been applied, answers to a request for a copy, or for another stream.
+/// Takes what a view, which is ready on the options' producer stream if they name one, answers to a request for a copy, or for
+/// another stream or device.
 ///
 /// # Errors
 /// Those of [`offer_of_view`].
@@ -564,25 +624,26 @@ fn of_view<'py>(
     request: DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
-    // The options have described the array, not its copy.
     let rest = Options {
-        read_only: options.read_only,
-        ..Options::default()
+        producer: None,
+        ..options.clone()
     };
     let (facts, request) = (known_types::facts_of(view)?, request.without_producer());
-    let offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
+    let mut offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
     let made = &offer.tensor.descriptor;
-    let is_own = !made.flags().contains(Flags::IS_COPIED) && made.device() != Device::HOST;
-    let rest = Options {
-        producer: options.producer.filter(|_| is_own),
-        ..rest
-    };
+    let is_copied = made.flags().contains(Flags::IS_COPIED);
+    if let Some(producer) = options.producer
+        && !is_copied
+        && made.device() == view.get().view().device()
+    {
+        offer.set_producer(producer);
+    }
     claim(memory, offer, &rest)
 }
 
 /// Whether the tensor of a capsule is on another device than the one that is asked for, and may be copied there.
 fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<bool> {
-    let Some(wanted) = request.device.filter(|_| request.copy != Some(false)) else {
+    let Some(wanted) = request.device else {
         return Ok(false);
     };
     let own = capsule::read(capsule.clone())?.descriptor.device();
@@ -603,7 +664,7 @@ fn by_view_of_capsule<'py>(
 ) -> PyResult<()> {
     // The stream of a copy on another device is of that one.
     let own = match is_elsewhere {
-        true => self::request(options),
+        true => own_request(request, options),
         false => DlpackArguments {
             copy: None,
             device: None,
@@ -615,7 +676,7 @@ fn by_view_of_capsule<'py>(
     let (view, taken) = take(offer, options)?;
     let copied = PyCaiView::new(view)
         .into_object(capsule.py())
-        .and_then(|view| of_view(memory, &view, request, options));
+        .and_then(|view| of_view(memory, &view, request, &of_copy(options)));
     if copied.is_err() {
         taken.restore();
     }
@@ -670,6 +731,11 @@ fn offer_of_view<'py>(
     let descriptor = &mut offer.tensor.descriptor;
     if !descriptor.flags().contains(Flags::IS_COPIED) {
         descriptor.set_access(own.descriptor().access());
+        if descriptor.device() == Device::HOST {
+            // The host has waited. The next writer's stream stays the view's: a device may reach the memory.
+            let streams = own.streams_by(descriptor.device())?;
+            offer.set_streams(streams.waited());
+        }
     }
     if own.is_undeclared() && options.producer.is_none() {
         offer.set_undeclared();

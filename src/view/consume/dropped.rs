@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{ConsumeGuard, ReturnEdge};
+use super::{ConsumeGuard, ReturnEdge, place_back};
 use crate::driver::{self, Done, twice};
 use crate::error::Error;
 use crate::protocol::stream::{Stream, SyncPolicy};
@@ -53,7 +53,8 @@ impl ConsumeGuard {
             Ok(())
         });
         if let Err(edge) = made {
-            let place = self.place(consumer, None);
+            let there = self.view.place();
+            let place = place_back(there, consumer, there.requested);
             let wait = |driver| twice(|| driver::synchronize(driver, consumer.stream, &place));
             return match with_driver(wait) {
                 Ok(()) => Dropped::HostWaited(Some(edge)),

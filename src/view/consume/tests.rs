@@ -233,3 +233,62 @@ fn an_end_that_this_thread_cannot_make_is_foreseen() {
     let unordered = foreseen(true, SyncPolicy::None).expect("no edge is made");
     assert_eq!(unordered, ReturnEdge::Event);
 }
+
+/// A guard that is dropped where its consumer's stream has no number: the legacy default stream waits for all threads' own.
+#[test]
+fn a_guard_of_another_thread_s_stream_ends_on_the_legacy_one() {
+    let script = script();
+    let guard = run(script, CONTEXTS[0], true, || {
+        let view = view(DeviceType::CUDA, STREAMS[3]).on_producer(STREAMS[3]);
+        let guard = view.consume_with(Stream::PerThreadDefault, SyncPolicy::Event);
+        guard.expect("an order")
+    });
+    script.take_calls();
+    run(script, CONTEXTS[0], false, || drop(guard));
+    let calls = script.take_calls();
+    let recorded: Vec<_> = calls
+        .iter()
+        .filter(|call| call.starts_with("cuEventRecord"))
+        .collect();
+    assert!(
+        matches!(&recorded[..], [one] if one.ends_with(" 0x1")),
+        "{calls:?}"
+    );
+}
+
+/// In a block the view is ready on the consumer's stream, and data that is ready everywhere stays so.
+#[test]
+fn a_block_reads_where_its_consumer_is() {
+    let script = script();
+    let _installed = script::install(script);
+    script.current(CONTEXTS[0]);
+    for (ready, expected) in [(STREAMS[3], STREAMS[4]), (Stream::None, Stream::None)] {
+        let view = view(DeviceType::CUDA, ready);
+        let guard = view.consume_with(STREAMS[4], SyncPolicy::Event);
+        let mut guard = guard.expect("an order");
+        assert_eq!(guard.view.ready_number(), expected);
+        guard.end_dropped();
+    }
+}
+
+/// Each way in which a dropped guard ends is told in other words.
+#[test]
+fn how_a_dropped_guard_has_ended_is_told() {
+    use dropped::Dropped;
+    let refused = || Error::from(Violation::new(Rule::StreamThread, Field::CaiStream, 2));
+    let told = [
+        Dropped::Edge,
+        Dropped::HostWaited(None),
+        Dropped::HostWaited(Some(refused())),
+        Dropped::NotNeeded,
+        Dropped::Nothing("why"),
+        Dropped::Refused(refused(), refused()),
+    ]
+    .map(|dropped| dropped.to_string());
+    for (at, text) in told.iter().enumerate() {
+        assert!(!text.is_empty() && !told[..at].contains(text), "{text:?}");
+    }
+    assert!(told[4].ends_with("why"));
+    let refusals = [2, 5].map(|at: usize| told[at].matches(&refused().to_string()).count());
+    assert_eq!(refusals, [1, 2]);
+}

@@ -117,6 +117,8 @@ pub(super) struct Used {
     pub(super) kept: Option<Kept>,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
+    /// That stream, if the ready one has to wait for it first.
+    pub(super) pending: Option<Placed>,
     /// Whether the consumer may work on other streams than the copy's, too: its memory then ends after devices.
     pub(super) is_anywhere: bool,
     /// Whether the host can write the source. Then what uses the memory anew need not be in the order of any stream.
@@ -139,7 +141,7 @@ impl Copy<'_> {
             false => None,
         };
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
-        let moved = self.used.moved;
+        let moved = (self.used.moved, self.used.pending);
         let guard = self
             .view
             .consume_uncaptured(stream, context, moved, policy)?;

@@ -71,7 +71,8 @@ impl CaiView {
         stream.for_memory(self, |number| {
             let transfer = Transfer::of(self.device(), self.device())?;
             let request = Request::Stream(number);
-            transfer.make_used(self, request, SyncPolicy::Event, (used.keep(), false))
+            let used = (used.keep(), false);
+            transfer.make_used(self, request, SyncPolicy::Event, used, false)
         })
     }
 
@@ -168,7 +169,8 @@ impl Transfer {
         Self::can_copy_to(source, Device::HOST)
     }
 
-    /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names.
+    /// Makes the copy: a view of memory that is not shared, ready for the stream or host that `request` names. It is made after
+    /// a producer that has moved, by the policy; a finished copy by any.
     ///
     /// # Errors
     /// Those of [`check`](Self::check); why no order can be made, the driver's refusal, or no memory.
@@ -179,7 +181,7 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        self.make_used(view, request, policy, (None, false))
+        self.make_used(view, request, policy, (None, false), true)
     }
 
     /// As [`make`](Self::make), for a consumer that may work on other streams than the one that `request` names, too.
@@ -194,22 +196,40 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        self.make_used(view, request, policy, (None, true))
+        self.make_used(view, request, policy, (None, true), true)
     }
 
     /// As [`make`](Self::make), on a stream that `kept` keeps alive; for a consumer that may work on others, too, if
-    /// `is_anywhere`.
+    /// `is_anywhere`. Unless it `follows`, a copy on a stream is after the ready stream alone.
     fn make_used(
         self,
         view: &CaiView,
         request: Request,
         policy: SyncPolicy,
         (kept, is_anywhere): (Option<Kept>, bool),
+        follows: bool,
     ) -> Result<CaiView, Error> {
         let (whole, kind) = Self::whole(view.descriptor())?;
         // With the interpreter's lock, and in the caller's context.
         let moved = view.producer_moved()?;
+        let mut pending = moved.filter(|_| view.is_ready_where_produced());
+        let is_on_stream = matches!(request, Request::Stream(_));
+        if let Some(now) = pending
+            && (!is_on_stream || self == Self::ToHost)
+        {
+            // A finished copy is of the data, whatever the policy.
+            let policy = match is_on_stream {
+                true => policy,
+                false => SyncPolicy::Event,
+            };
+            if let Some(refused) = view.refusal(Request::Host, policy)? {
+                return Err(refused.into());
+            }
+            view.wait_for(now, policy)?;
+            pending = None;
+        }
         let used = Used {
+            pending: pending.filter(|_| follows),
             kept,
             moved,
             is_anywhere,

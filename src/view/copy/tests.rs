@@ -446,3 +446,25 @@ fn a_refused_copy_keeps_its_source_if_a_call_of_it_was_enqueued() {
         }
     }
 }
+
+/// Memory of one device is copied to another by a copy to that, and a copy that stays is of the same kind.
+#[test]
+fn where_a_copy_goes_is_what_was_asked_for() {
+    let [device, other] = [0, 1].map(|id| Device::new(DeviceType::CUDA, id));
+    let [pinned, managed] =
+        [DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED].map(|kind| Device::new(kind, 0));
+    for (own, wanted, expected) in [
+        (device, other, Transfer::ToDevice(1)),
+        (other, device, Transfer::ToDevice(0)),
+        (pinned, device, Transfer::ToDevice(0)),
+        (managed, other, Transfer::ToDevice(1)),
+        (Device::HOST, other, Transfer::ToDevice(1)),
+        (device, device, Transfer::Alike),
+        (pinned, pinned, Transfer::Alike),
+        (managed, managed, Transfer::Alike),
+        (device, Device::HOST, Transfer::ToHost),
+    ] {
+        let copy = Transfer::decide(own, wanted, Some(true)).expect("a copy");
+        assert_eq!(copy, Some(expected), "{own} to {wanted}");
+    }
+}

@@ -346,6 +346,32 @@ mod tests {
         }
     }
 
+    /// It ends once that stream is done, and does not stay.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+    fn what_ends_after_another_stream_ends() {
+        let (stream, own, context) = (
+            Stream::from_raw(0xca5e3),
+            Stream::from_raw(0xca5e4),
+            0xca_e002,
+        );
+        let driver = script(context);
+        driver
+            .stream(stream.raw(), context)
+            .stream(own.raw(), context);
+        let used = Use::new(driver, stream).expect("a context");
+        let block = allocate_pooled(driver, 64, 0, stream, used).expect("memory");
+        end_after(driver, own, kept(block));
+        let marked =
+            |call: &String| call.starts_with("cuEventRecord") && call.ends_with(" 0xca5e4");
+        assert!(driver.calls().iter().any(marked), "{:?}", driver.calls());
+        let is_freed = (0..20_000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            driver.count("cuMemFree") == 1
+        });
+        assert!(is_freed, "{:?}", driver.calls());
+    }
+
     /// Whatever is current: what is waited for is the memory's device's.
     #[test]
     fn the_device_of_memory_is_its_place_s() {

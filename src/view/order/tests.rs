@@ -202,6 +202,63 @@ fn memory_of_a_pool_stays_the_primary_contexts() {
     assert_eq!(script.count("cuEventRecord"), 2);
 }
 
+/// A default stream that only the name of the memory tells the context of keeps it under each other name; the driver is asked
+/// for no other.
+#[test]
+fn under_another_name_a_default_stream_stays_what_it_is() {
+    let names = [
+        Device::HOST,
+        Device::cuda(1),
+        Device::new(DeviceType::CUDA_MANAGED, 0),
+    ];
+    for (name, stream) in names.into_iter().flat_map(|name| {
+        [
+            Stream::LegacyDefault,
+            Stream::PerThreadDefault,
+            HANDLE,
+            Stream::None,
+        ]
+        .map(|stream| (name, stream))
+    }) {
+        for (producer, is_pool) in [None, Some(Stream::LegacyDefault), Some(HANDLE)]
+            .into_iter()
+            .flat_map(|producer| [(producer, false), (producer, true)])
+        {
+            let script = script();
+            script.primary(0, 0xc);
+            let _installed = script::install(script);
+            let mut view = view(DeviceType::CUDA, stream);
+            if let Some(producer) = producer {
+                view.set_producer(producer);
+            }
+            if is_pool {
+                view.remember_primary();
+            }
+            script.take_calls();
+            let own = view.streams_by(view.device()).expect("its own");
+            assert_eq!(own.placed_ready(), view.streams.placed_ready());
+            assert_eq!(script.take_calls().len(), 0);
+            let moved = view.streams_by(name).expect("a context");
+            // The memory is of context A; a pool's of the primary one.
+            let home = Defaults::Of(context(if is_pool { 0xc } else { CONTEXT_A }));
+            let mut is_asked = false;
+            for (found, stream) in [
+                (Some(moved.placed_ready()), Some(stream)),
+                (moved.placed_producer(), producer),
+            ] {
+                let is_default = stream.is_some_and(Stream::is_default);
+                is_asked |= is_default;
+                let expected = stream.map(|stream| Placed {
+                    whose: if is_default { home } else { Defaults::OfMemory },
+                    ..Placed::here(stream)
+                });
+                assert_eq!(found, expected, "{name} {stream:?}");
+            }
+            assert_eq!(script.take_calls().is_empty(), !is_asked);
+        }
+    }
+}
+
 /// Device memory cannot state a default stream of a context that is not its own: every pair of contexts, and streams.
 #[test]
 fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
@@ -230,6 +287,32 @@ fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
             Err(other) => panic!("{other}"),
         }
     }
+}
+
+/// What is the host's already is waited for, and what is the device's is not; what is managed stays so.
+#[test]
+fn presented_to_whom_it_is_the_data_waits_for_the_host_alone() {
+    use crate::view::PresentAs::{Cuda, Host};
+    let script = script();
+    let _installed = script::install(script);
+    for (device_type, side, waits) in [
+        (DeviceType::CPU, Host, 1),
+        (DeviceType::CUDA, Cuda, 0),
+        (DeviceType::CUDA_MANAGED, Host, 1),
+        (DeviceType::CUDA_MANAGED, Cuda, 0),
+    ] {
+        script.take_calls();
+        let view = view(device_type, HANDLE).present_as(side).expect("a view");
+        assert_eq!(script.count("cuStreamSynchronize"), waits, "{device_type}");
+        assert_eq!(view.may_be_managed(), device_type != DeviceType::CPU);
+    }
+    let info = PointerInfo {
+        kind: MemoryKind::Pinned,
+        ..script.pointer_info(ARRAY, false).expect("memory")
+    };
+    script.pointer(ARRAY, info);
+    let pinned = view(DeviceType::CUDA_HOST, HANDLE).present_as(Host);
+    assert!(!pinned.expect("a view").may_be_managed());
 }
 
 #[test]
@@ -390,4 +473,82 @@ fn parts_of_two_captures_are_waited_for_in_the_context_of_each() {
     assert_eq!(view.has_all_after(written, true), Ok((true, true)));
     let free = |of: &str| ("cuMemFree".to_owned(), of.to_owned());
     assert_eq!(contexts(script, CONTEXT_B), [free("0xb"), free("0xa")]);
+}
+
+/// There is no driver for ROCm here: its streams are refused by the rule, where no driver of CUDA is either.
+#[test]
+fn an_order_of_rocm_is_refused_before_a_driver_is_looked_for() {
+    let view = view(DeviceType::ROCM, HANDLE);
+    let other = live(Stream::from_raw(0xb2));
+    for refused in [view.on(other).map(drop), view.synchronize().map(drop)] {
+        let Err(Error::Violation(refused)) = refused else {
+            panic!("expected a refusal: {refused:?}");
+        };
+        assert_eq!(refused.rule(), Rule::RocmOrder);
+    }
+    let ready = view.with_ready(Stream::None);
+    assert!(ready.synchronize().is_ok());
+}
+
+/// On a machine without a driver, where none is scripted.
+#[test]
+fn without_a_driver_only_ready_data_is_ordered() {
+    let Some(absent) = driver::driver().err().filter(DriverError::is_absent) else {
+        eprintln!("not run: this machine has a driver");
+        return;
+    };
+    for device_type in [DeviceType::CUDA, DeviceType::CUDA_MANAGED] {
+        let pending = view(device_type, Stream::LegacyDefault);
+        let Err(Error::Driver(refused)) = pending.synchronize() else {
+            panic!("nothing has waited for {device_type}");
+        };
+        assert_eq!(refused, absent);
+        let ready = view(device_type, Stream::None);
+        assert!(ready.synchronize().is_ok(), "{device_type}");
+    }
+}
+
+/// The wait that a thread may go on without, until it asks.
+#[test]
+fn a_wait_that_is_needed_is_begun() {
+    let script = script();
+    let _installed = script::install(script);
+    let pending = view(DeviceType::CUDA, HANDLE);
+    let begun = pending.begin_order(Request::Host, SyncPolicy::Event);
+    assert!(begun.expect("a wait").is_some());
+}
+
+/// Managed memory that a device must have to itself: whole contexts are waited for, and a capture on the producer's
+/// stream is asked about, which that wait would break.
+#[test]
+fn a_host_that_reads_managed_memory_waits_for_whole_contexts() {
+    let (script, producer) = (script(), Stream::from_raw(0xb2));
+    script
+        .stream(producer.raw(), CONTEXT_B)
+        .primary(0, CONTEXT_B)
+        .managed(ARRAY)
+        .exclusive_managed(0);
+    let _installed = script::install(script);
+    let view = view(DeviceType::CUDA_MANAGED, HANDLE).on_producer(producer);
+    let ready = view.clone().with_ready(Stream::None);
+    // By the name of the CPU, too.
+    let presented = view.present_as(crate::view::PresentAs::Host);
+    for view in [&ready, &presented.expect("a view"), &view] {
+        script.take_calls();
+        view.synchronize().expect("a wait");
+        let waits = script.count("cuCtxSynchronize");
+        assert_eq!(
+            waits,
+            2,
+            "the memory's and the device's: {:?}",
+            script.calls()
+        );
+    }
+    let waits = script.count("cuCtxSynchronize");
+    script.captured(producer, Capture::Active, 7);
+    let Err(Error::Violation(refused)) = view.synchronize() else {
+        panic!("the wait would break a capture");
+    };
+    assert_eq!(refused.rule(), Rule::CaptureHostWait);
+    assert_eq!(script.count("cuCtxSynchronize"), waits);
 }

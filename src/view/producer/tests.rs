@@ -6,6 +6,8 @@ use super::*;
 use crate::driver::script::{self, Script};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
+use crate::protocol::rule::Rule;
+use crate::protocol::stream::Capture;
 use crate::view::streams::Streams;
 use crate::view::worker::set_ask;
 use crate::view::{LiveStream, Owner, ReturnEdge};
@@ -32,8 +34,12 @@ fn answer(_: Worker, device: Device) -> Result<Option<Stream>, Error> {
 
 /// A view that was imported while its producer worked on `IMPORT`.
 fn view() -> CaiView {
+    view_on(IMPORT)
+}
+
+fn view_on(stream: u64) -> CaiView {
     set_ask(answer);
-    ANSWER.set(Some(IMPORT));
+    ANSWER.set(Some(stream));
     let descriptor = Descriptor::new(&RawTensor {
         data: ARRAY,
         shape: &[4],
@@ -42,7 +48,7 @@ fn view() -> CaiView {
     let descriptor = descriptor.expect("a valid tensor");
     // SAFETY: nothing reads the memory; the scripted driver follows no stream.
     let mut view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
-    view.streams = Streams::of_worker(IMPORT, Worker::of_nothing());
+    view.streams = Streams::of_worker(stream, Worker::of_nothing());
     view
 }
 
@@ -169,4 +175,59 @@ fn a_host_asks_the_producer_only_beside_a_device_that_wants_managed_memory() {
         assert_eq!(matches!(waited, Err(Error::Producer(_))), is_asked);
         assert_eq!(waited.is_ok(), !is_asked, "{waited:?}");
     }
+}
+
+/// By its number another thread's own default stream would be this one's.
+#[test]
+fn another_threads_own_default_stream_is_not_followed() {
+    let script = script();
+    let _installed = script::install(script);
+    let own = Stream::PerThreadDefault.raw();
+    let view = std::thread::spawn(move || view_on(own));
+    let view = view.join().expect("a view");
+    let policies = [SyncPolicy::Event, SyncPolicy::Host, SyncPolicy::None];
+    for (now, policy) in [own, NOW]
+        .map(|now| policies.map(|policy| (now, policy)))
+        .concat()
+    {
+        ANSWER.set(Some(now));
+        let followed = view.follow(|| Ok::<_, Error>(policy));
+        match policy {
+            SyncPolicy::None => assert!(followed.is_ok(), "{now} {followed:?}"),
+            _ => assert_eq!(rule(followed), Rule::StreamThread, "{now} {policy:?}"),
+        }
+        assert_eq!(waits(script), [] as [u64; 0]);
+    }
+}
+
+fn rule<T: std::fmt::Debug>(refused: Result<T, Error>) -> Rule {
+    match refused {
+        Err(Error::Violation(violation)) => violation.rule(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the copy's return edge would wait for is asked about before anything is enqueued, and only then.
+#[test]
+fn a_copy_that_a_captured_producer_cannot_wait_for_is_not_begun() -> Result<(), Error> {
+    for captured in [IMPORT, NOW] {
+        let script = script();
+        let _installed = script::install(script);
+        let view = view();
+        let derived = [view.on(live(BETWEEN))?, view.synchronize()?];
+        ANSWER.set(Some(NOW));
+        script.captured(Stream::from_raw(captured), Capture::Active, 1);
+        script.take_calls();
+        for source in derived {
+            let refused = source.copy_on(live(CONSUMER));
+            assert_eq!(rule(refused), Rule::CaptureConsumer);
+        }
+        assert_eq!(waits(script), [] as [u64; 0]);
+        assert_eq!(script.count("cuMemAllocAsync"), 0);
+        script.captured(Stream::from_raw(captured), Capture::Idle, 0);
+        let copy = view.on(live(BETWEEN))?.copy_on(live(CONSUMER))?;
+        assert_eq!(waits(script)[1..], [CONSUMER, IMPORT, NOW]);
+        drop(copy);
+    }
+    Ok(())
 }

@@ -77,7 +77,8 @@ def packed(view: CaiView) -> tuple[CaiView, Header]:
     }
     # Memory of other devices is not copied here: the copy refuses it by its rule, in C order or not.
     is_sent_as_is = is_known(view) and view.is_c_contiguous
-    flat = _flat(view if is_sent_as_is else cd.from_dlpack(view, device=view.device, copy=True))
+    with cd.policy(sync="event"):  # The copy is read here, and its stream is the block's to choose.
+        flat = _flat(view if is_sent_as_is else cd.from_dlpack(view, device=view.device, copy=True))
     if typed(flat, header).itemsize != view.itemsize:
         # One element or none takes as many bytes padded as packed, and the name of the type means packed ones.
         raise BufferError(f"padded elements of {view.dtype} are not sent: the receiver takes them for packed ones")

@@ -579,3 +579,19 @@ fn in_a_process_without_the_thread() {
     drop_later(owner);
     assert!(!ended.load(Ordering::Acquire));
 }
+
+/// What waits for a whole context, as no thread of ours may mark its stream, ends by the mark of a call for that stream.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn a_call_for_a_stream_marks_it_for_what_has_ended() {
+    // A thread that this one was kept from may have taken it: then once more.
+    let is_marked = (0..100).any(|round| {
+        let driver = script_of(0x9011_0000 + round);
+        let used = used(driver, STREAM);
+        end(block(driver, Memory::Pool, 64, used));
+        driver.take_calls();
+        assert!(mark_own(driver, used));
+        driver.count("cuEventRecord") == 1
+    });
+    assert!(is_marked);
+}
