@@ -20,7 +20,7 @@ use crate::python::cpython::tracing::Tracer;
 use crate::python::derived::{self, AsKind, Consume, On, OneField, Synchronize, Wait};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
-use crate::python::import::fields;
+use crate::python::import::{another_copy, fields};
 use crate::python::shown;
 use crate::python::trace::{Origin, QuietCall, trace};
 use crate::view::Transfer;
@@ -173,6 +173,12 @@ impl PyCaiView {
     #[classattr]
     fn _is_cai_view() -> PyResult<bool> {
         Ok(true)
+    }
+
+    /// Tells another copy of this library what the dict leaves out of the streams.
+    #[getter]
+    fn _streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        another_copy::capsule(py, self.view())
     }
 
     #[classattr]

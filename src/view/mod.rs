@@ -115,12 +115,16 @@ pub(crate) use part::check_len;
 #[cfg(any(feature = "cudarc", feature = "ndarray"))]
 pub(crate) use part::extents;
 pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
+#[cfg(feature = "pyo3")]
+pub(crate) use producer::Beyond;
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{CREATED, Counter, DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Placed, Streams, is_elsewhere, thread_of};
 pub(crate) use ticket::Ticket;
 pub(crate) use typed::{check_cuda, check_element, check_writable, mismatch};
 pub(crate) use uninit::Uninit;
+#[cfg(feature = "pyo3")]
+pub(crate) use worker::WorkStream;
 pub(crate) use worker::{Worker, set_ask};
 
 use std::fmt;

@@ -251,12 +251,34 @@ impl Streams {
 
     /// These, with another producer stream, which no worker is asked about.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
+        self.with_worker(Some(producer), None, None)
+    }
+
+    /// These, with another producer stream or an unknown one, and how the producer is asked which one it is later: about `asked_about`, if it
+    /// knows the memory by another name.
+    pub(super) fn with_worker(
+        &self,
+        producer: Option<Placed>,
+        worker: Option<Worker>,
+        asked_about: Option<Device>,
+    ) -> Self {
         let apart = Apart {
-            producer: Some(producer),
-            asked_about: None,
+            producer,
+            asked_about,
             ..self.apart()
         };
-        Self::of(None, apart)
+        Self::of(worker, apart)
+    }
+
+    /// These, of data whose order is declared or not.
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(super) fn declared_if(&self, is_declared: bool) -> Self {
+        let apart = Apart {
+            is_undeclared: !is_declared,
+            ..self.apart()
+        };
+        Self::of(self.worker, apart)
     }
 
     /// Both this stream, which the caller has named.

@@ -16,6 +16,7 @@ from cai_conformance import abi, exchange
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.reach.test_pickling import registered
+from conformance.tests.simulated.machine import one_event
 from conformance.tests.streams.moved_producers import Moving
 from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
 from conformance.tests.streams.test_producer_and_consumer import read_on
@@ -233,6 +234,30 @@ def test_a_producer_that_moves_is_followed_under_another_name(
     assert (shared.seen(), block.return_edge) == (WRITTEN, "event")
     for stream in {there, new} - {LEGACY, PER_THREAD}:
         shared.machine.destroy_stream(stream)
+
+
+@pytest.mark.parametrize("current", [0, NAMED])
+@pytest.mark.parametrize("before", [LEGACY, PER_THREAD, "a handle"])
+@pytest.mark.parametrize("moved", [LEGACY, PER_THREAD])
+@pytest.mark.parametrize("shared", MEMORY, indirect=True)
+def test_a_producer_that_names_no_device_moves_to_the_current_context_s_default_stream(
+    moved: int, before: Any, current: int, shared: Track
+) -> None:
+    """The view goes by another device's name; its producer knows the memory as every device's."""
+    activate(shared)
+    device = cd.view(described(shared.data), owner=object(), producer_stream=None).device
+    moving = Moving.of(shared.data, device, shared.a if before == "a handle" else before)
+    view = cd.view(described(shared.data), owner=cd.view(moving.array), device_id=NAMED)
+    shared.machine.write(shared.data, bytes([BEFORE]) * NBYTES)
+    moving.go(moved)
+    shared.machine.set_current(current)
+    shared.write(moved, WRITTEN)
+    with view.consume(shared.b, strict=True) as block:
+        shared.read(shared.b)
+    shared.write(moved, NEXT)
+    shared.wait(moved)
+    shared.wait(shared.b)
+    assert (shared.seen(), block.return_edge) == (WRITTEN, "event")
 
 
 @pytest.mark.parametrize("shared", MEMORY, indirect=True)
@@ -468,6 +493,18 @@ def test_a_producer_that_stays_is_not_followed_by_another_name(shared: Track) ->
             pass
         assert block.return_edge == "same-stream"
         assert not shared.machine.order()
+
+
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD, "a handle"])
+@pytest.mark.parametrize("shared", MEMORY, indirect=True)
+def test_a_producer_that_stays_is_waited_for_once_by_another_device_s_name(stream: Any, shared: Track) -> None:
+    activate(shared)
+    at = shared.a if stream == "a handle" else stream
+    view = cd.view(described(shared.data), owner=cd.view(Moving.of(shared.data, (abi.CUDA, 0), at).array), device_id=1)
+    shared.machine.clear()
+    with view.consume(shared.b):
+        pass
+    assert shared.machine.order() == [*one_event(at, shared.b), *one_event(shared.b, at)]
 
 
 class Copies(Dlpack):

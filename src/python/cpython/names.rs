@@ -36,6 +36,7 @@ names! {
     descr "descr";
     mask "mask";
     is_cai_view "_is_cai_view";
+    streams "_streams";
     cai "__cuda_array_interface__";
     dlpack "__dlpack__";
     dlpack_device "__dlpack_device__";

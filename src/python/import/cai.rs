@@ -25,7 +25,8 @@ use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared, why_not,
+    another_copy, cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared,
+    why_not,
 };
 use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
@@ -52,7 +53,13 @@ pub(crate) fn import<'py>(
     if let Some(parent) = parent {
         undeclared::check_view(parent, options)?;
     }
+    let traits = known_types::facts_of(object)?.traits;
+    let told = another_copy::told_by(object, traits, options)?;
     let beside = import_any(memory, object, options, allow)?;
+    if let Some(told) = told {
+        // SAFETY: written: `import_any` has not failed.
+        unsafe { another_copy::tell(memory, told) }?;
+    }
     if let Some(parent) = parent {
         let own = parent.get().view();
         // SAFETY: written: `import_any` has not failed.

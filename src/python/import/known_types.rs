@@ -404,7 +404,8 @@ fn discover(object: &Bound<'_, PyAny>) -> PyResult<TypeFacts> {
     let has_own_route = traits.intersects(Traits::OURS | Traits::MASKED)
         || is_capsule(object)
         || object.is_instance_of::<PyDict>();
-    let has_more = has_own_route || traits.intersects(Traits::LAZY | Traits::NUMBA);
+    let has_more =
+        has_own_route || traits.intersects(Traits::LAZY | Traits::NUMBA | Traits::ANOTHER_COPY);
     if table.is_none() && !has_more {
         traits |= Traits::PLAIN;
     }

@@ -1,5 +1,6 @@
 //! Imports arrays of other libraries as views.
 
+pub(crate) mod another_copy;
 pub(crate) mod array_interface;
 pub(crate) mod cai;
 pub(crate) mod cai_dict;

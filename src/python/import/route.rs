@@ -41,8 +41,8 @@ use crate::python::import::known_types::TypeFacts;
 use crate::python::import::notice::warn_of;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array, state, undeclared,
-    why_not,
+    another_copy, array_interface, cai, cai_dict, dlpack, exchange, known_types, masked_array,
+    state, undeclared, why_not,
 };
 use crate::view;
 use crate::view::{CaiView, Owner, Transfer};
@@ -205,6 +205,13 @@ fn without_table<'py>(
         if let Some(view) = cai::by_fields(object, facts.traits, options)? {
             memory.write(view);
             return Ok(Beside::default());
+        }
+        if let Some(told) = another_copy::told_by(object, facts.traits, options)? {
+            let dict = cai::attribute(object)?;
+            let beside = by_attributes(memory, object, facts.traits, dict, options, allow)?;
+            // SAFETY: written: `by_attributes` has not failed.
+            unsafe { another_copy::tell(memory, told) }?;
+            return Ok(beside);
         }
     }
     let dict = cai::attribute(object)?;

@@ -24,11 +24,12 @@ bitflags! {
         /// The type has `__dlpack__`.
         const HAS_DLPACK = 1 << 8;
         /// The type is the `CaiView` of another extension's copy of this library. Its dict names the stream that the
-        /// array is ready on; its table could name the thread's work stream only, which would have to wait first.
+        /// array is ready on, and [`another_copy`](super::another_copy) what else is to know; its table could name the thread's work
+        /// stream only, which would have to wait first.
         const ANOTHER_COPY = 1 << 9;
         /// [`Quirk::MislabelsBfloat16`].
         const MISLABELS = 1 << 10;
-        /// The type has no table and none of [`LAZY`](Self::LAZY) and [`NUMBA`](Self::NUMBA), and is neither `CaiView`, a capsule nor a dict: its objects are
+        /// The type has no table and none of [`LAZY`](Self::LAZY) and [`NUMBA`](Self::NUMBA), and is neither a `CaiView`, a capsule nor a dict: its objects are
         /// imported by their attributes.
         const PLAIN = 1 << 11;
         /// [`Silence::LegacyDefault`]: an array without a stream may have work pending on a default stream.

@@ -123,10 +123,12 @@ pub(crate) fn has_no_streams(device: Device) -> bool {
     matches!(Platform::of(device), None | Some(Platform::Host))
 }
 
+/// Refuses an object whose order is undeclared to a strict import.
+///
 /// # Errors
 /// `stream-undeclared` if the import is strict.
 #[cold]
-fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
+pub(super) fn check(object: &Bound<'_, PyAny>, options: &Options<'_, '_>) -> PyResult<()> {
     match options.is_strict(object.py())? {
         true => Err(refusal(object).into()),
         false => Ok(()),
