@@ -175,7 +175,13 @@ impl PyCaiView {
         Ok(true)
     }
 
-    /// Tells another copy of this library what the dict leaves out of the streams.
+    /// The dict for another copy's `explain`, which makes nothing wait.
+    #[getter]
+    fn _interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.interface(py, |_| Ok(()))
+    }
+
+    /// Tells another copy of this library the streams, of which the dict names one.
     #[getter]
     fn _streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         another_copy::capsule(py, self.view())
@@ -453,6 +459,31 @@ impl Function for ToCai {
     }
 }
 
+impl PyCaiView {
+    /// Makes the dict, in whose stream's order `follow` brings what the producer has written elsewhere.
+    ///
+    /// # Errors
+    /// `AttributeError` for what the interface cannot represent; those of `follow`; `scope-ended`.
+    #[inline(always)]
+    fn interface<'py>(
+        &self,
+        py: Python<'py>,
+        follow: impl FnOnce(&Self) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.check_alive()?;
+        let view = self.view();
+        let items = view.descriptor().check_interface();
+        match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
+            Ok((items, ready)) => {
+                follow(self)?;
+                self.check_scope()?;
+                Ok(cai_dict::of(py, view, items, ready)?.into_any())
+            }
+            Err(violation) => Err(as_attribute_error(&violation)),
+        }
+    }
+}
+
 /// `__cuda_array_interface__`.
 struct Interface;
 
@@ -475,18 +506,7 @@ AttributeError
     fn get<'py>(slf: Borrowed<'_, 'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: called by a descriptor of the class alone, which has checked the object's class.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
-        let (py, this) = (slf.py(), slf.get());
-        this.check_alive()?;
-        let view = this.view();
-        let items = view.descriptor().check_interface();
-        match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
-            Ok((items, ready)) => {
-                this.follow()?;
-                this.check_scope()?;
-                Ok(cai_dict::of(py, view, items, ready)?.into_any())
-            }
-            Err(violation) => Err(as_attribute_error(&violation)),
-        }
+        slf.get().interface(slf.py(), PyCaiView::follow)
     }
 }
 

@@ -62,6 +62,8 @@ mod memory;
 mod order;
 mod owner;
 mod part;
+#[cfg(feature = "pyo3")]
+mod passed;
 mod payload;
 mod present;
 mod producer;
@@ -114,9 +116,9 @@ pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
 pub(crate) use part::check_len;
 #[cfg(any(feature = "cudarc", feature = "ndarray"))]
 pub(crate) use part::extents;
-pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 #[cfg(feature = "pyo3")]
-pub(crate) use producer::Beyond;
+pub(crate) use passed::PassedStreams;
+pub(crate) use payload::{EndsOn, Kind, Node, RawOwner, Shows, Vtable};
 pub(crate) use queue::{Gate, Queue};
 pub(crate) use stats::{CREATED, Counter, DRAINED, LEAKED, PANICS, QUEUED, RELEASED};
 pub(crate) use streams::{Kept, Placed, Streams, is_elsewhere, thread_of};

@@ -114,19 +114,14 @@ impl CaiView {
         if is_elsewhere(thread) {
             return Err(elsewhere(Rule::StreamThread, ready));
         }
-        // A thread without a context has no default stream that could be meant instead.
-        let Defaults::Of(here) = (match whose {
+        let is_memorys = |context| self.context_by(self.device()) == Ok(context);
+        // On a thread without a context the number means the memory's.
+        let is_here = match (whose, defaults_now()) {
             // The memory of one device says whose its default streams are.
-            Defaults::OfMemory | Defaults::OfPrimary if !self.is_shared_by_contexts() => {
-                return Ok(());
-            }
-            _ => defaults_now(),
-        }) else {
-            return Ok(());
-        };
-        let is_here = match whose {
-            Defaults::Of(there) => here == there,
-            _ => self.context_by(self.device()) == Ok(here),
+            (Defaults::OfMemory | Defaults::OfPrimary, _) if !self.is_shared_by_contexts() => true,
+            (Defaults::Of(there), Defaults::Of(here)) => here == there,
+            (Defaults::Of(context), _) | (_, Defaults::Of(context)) => is_memorys(context),
+            (_, _) => true,
         };
         match is_here {
             true => Ok(()),

@@ -7,103 +7,13 @@
 use super::CaiView;
 use super::detach::{defaults_now, detach};
 use super::streams::Placed;
-#[cfg(feature = "pyo3")]
-use super::streams::is_elsewhere;
 use super::worker::{self, Worker};
 use crate::driver::{self, Context, Defaults, DriverError, Place};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 #[cfg(feature = "pyo3")]
-use crate::protocol::rule::{Field, Rule, Violation};
-#[cfg(feature = "pyo3")]
 use crate::protocol::stream::Plan;
 use crate::protocol::stream::{Stream, SyncPolicy};
-
-/// What a dict leaves out of the streams of a view, as every copy of this library in the process knows it.
-#[cfg(feature = "pyo3")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Beyond {
-    /// The stream on which the producer works, as the import has found it; `None` if it is unknown.
-    pub(crate) producer: Option<Stream>,
-    /// Whose the producer's is, if it is a default stream; `None` for the memory's.
-    pub(crate) context: Option<Context>,
-    /// How the producer is asked which one it is later.
-    pub(crate) worker: Option<Worker>,
-    /// By which name the producer knows the memory.
-    pub(crate) device: Device,
-    pub(crate) is_undeclared: bool,
-}
-
-#[cfg(feature = "pyo3")]
-impl CaiView {
-    /// Returns what the dict leaves out of the streams.
-    ///
-    /// # Errors
-    /// `stream-thread` if the producer's is another thread's default stream; the driver's, if it is asked for a context.
-    #[cold]
-    pub(crate) fn beyond_dict(&self) -> Result<Beyond, Error> {
-        let placed = self.streams.placed_producer();
-        let context = match placed {
-            Some(placed) => self.context_passed(placed)?,
-            None => None,
-        };
-        Ok(Beyond {
-            producer: placed.map(|placed| placed.stream),
-            context,
-            worker: self.streams.worker(),
-            device: self.streams.asked_about().unwrap_or(self.device()),
-            is_undeclared: self.is_undeclared(),
-        })
-    }
-
-    fn context_passed(&self, producer: Placed) -> Result<Option<Context>, Error> {
-        let Placed {
-            stream,
-            thread,
-            whose,
-        } = producer;
-        if is_elsewhere(thread) {
-            let field = Field::Argument("producer_stream");
-            let hint = "v.on(stream) on that thread, and then cd.view(v, producer_stream=stream), names one of every thread";
-            return Err(Violation::new(Rule::StreamThread, field, stream)
-                .with_hint(hint)
-                .into());
-        }
-        match whose {
-            _ if !stream.is_default() => Ok(None),
-            Defaults::Of(context) => Ok(Some(context)),
-            _ => match self.context_by(self.device()) {
-                Err(refused) if refused.is_absent() => Ok(None),
-                context => Ok(Some(context?)),
-            },
-        }
-    }
-
-    /// Adds what the dict of another view, of which this one was made, leaves out.
-    ///
-    /// # Errors
-    /// The driver's, if it is asked for a context.
-    #[cold]
-    pub(crate) fn add_beyond(&mut self, told: Beyond) -> Result<(), DriverError> {
-        let placed = |stream| match told.context {
-            // As the ready stream is written, with which it may be the same.
-            Some(context)
-                if !self.is_shared_by_contexts() && self.context_by(self.device())? == context =>
-            {
-                Ok(self.placed(stream))
-            }
-            Some(context) => Ok(Placed::here(stream).of(Defaults::Of(context))),
-            None => Ok(Placed::here(stream)),
-        };
-        let producer = told.producer.map(placed).transpose()?;
-        let asked_about = (told.device != self.device()).then_some(told.device);
-        self.streams = self
-            .streams
-            .with_worker(producer, told.worker, asked_about)
-            .declared_if(!told.is_undeclared);
-        Ok(())
-    }
-}
 
 impl CaiView {
     /// Returns the stream on which the producer works now, if it is another one than the import has found, and the

@@ -251,34 +251,30 @@ impl Streams {
 
     /// These, with another producer stream, which no worker is asked about.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
-        self.with_worker(Some(producer), None, None)
-    }
-
-    /// These, with another producer stream or an unknown one, and how the producer is asked which one it is later: about `asked_about`, if it
-    /// knows the memory by another name.
-    pub(super) fn with_worker(
-        &self,
-        producer: Option<Placed>,
-        worker: Option<Worker>,
-        asked_about: Option<Device>,
-    ) -> Self {
         let apart = Apart {
-            producer,
-            asked_about,
+            producer: Some(producer),
+            asked_about: None,
             ..self.apart()
         };
-        Self::of(worker, apart)
+        Self::of(None, apart)
     }
 
-    /// These, of data whose order is declared or not.
+    /// The ready stream, the producer's and the device that `worker` is asked about, if it is not the view's own.
     #[cfg(feature = "pyo3")]
     #[cold]
-    pub(super) fn declared_if(&self, is_declared: bool) -> Self {
+    pub(super) fn passed(
+        (ready, producer, asked_about): (Placed, Option<Placed>, Option<Device>),
+        worker: Option<Worker>,
+        is_undeclared: bool,
+    ) -> Self {
         let apart = Apart {
-            is_undeclared: !is_declared,
-            ..self.apart()
+            ready,
+            producer,
+            kept: None,
+            asked_about,
+            is_undeclared,
         };
-        Self::of(self.worker, apart)
+        Self::of(worker, apart)
     }
 
     /// Both this stream, which the caller has named.

@@ -85,6 +85,7 @@ FACTS = {
         "__repr__",
         "_repr_html_",
         "_is_cai_view",
+        "_interface",
         "_streams",
         "__doc__",
         "__module__",

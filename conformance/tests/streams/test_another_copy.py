@@ -15,7 +15,7 @@ import cai_dlpack as cd
 import cai_example
 import cai_example_peer as peer
 import pytest
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import refuse
@@ -37,6 +37,8 @@ PASSES: dict[str, Callable[[cd.CaiView], Any]] = {
     "there and there": lambda view: peer.view_of(peer.view_of(view)),
     "and on": lambda view: peer.view_of(cd.view(peer.view_of(view))),
 }
+#: Those of any type, and of the view's own shape.
+BY_DLPACK = [by for by in PASSES if "from_cai" not in by and "shape" not in by]
 #: The view itself beside some of them.
 HANDED: dict[str, Callable[[cd.CaiView], Any]] = {
     "the view itself": lambda view: view,
@@ -213,6 +215,97 @@ def test_undeclared_order_stays_undeclared(by: str, track: Track) -> None:
         assert cd.view(passed, strict=True, producer_stream=track.a).producer_stream == track.a
 
 
+@pytest.mark.parametrize("current", [0, 1, None])
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD])
+@pytest.mark.parametrize("named", [None, "cuda"])
+@pytest.mark.parametrize("by", BY_DLPACK)
+@pytest.mark.parametrize("shared", ["pinned", "managed"], indirect=True)
+def test_data_that_is_ready_on_a_context_s_default_stream_is_waited_for(
+    by: str, named: str | None, stream: int, current: int | None, shared: tuple[Track, str]
+) -> None:
+    """By the name of its device too; the importer finds memory that every device reaches."""
+    track, kind = shared
+    for home in (0, 1):
+        track.machine.set_current(home)
+        track.machine.write(track.data, bytes([BEFORE]) * NBYTES)
+        view = cd.view(Moving.of(track.data, KINDS[kind], stream).array)
+        if named:
+            view = cd.view(view, device_id=home)
+        track.write(stream, WRITTEN)
+        track.machine.set_current(current) if current is not None else track.machine.enter(0)
+        passed = PASSES[by](view)
+        track.machine.set_current(0)
+        with passed.consume(track.b, strict=True) as lent:
+            track.read(track.b)
+            edge = lent.return_edge
+            track.machine.set_current(home)
+        track.write(stream, NEXT)
+        track.wait(stream)
+        track.machine.set_current(0)
+        track.wait(track.b)
+        assert (track.seen(), edge) == (WRITTEN, "event"), home
+
+
+@pytest.mark.parametrize("stream", [LEGACY, PER_THREAD])
+@pytest.mark.parametrize("shared", ["pinned", "managed"], indirect=True)
+def test_a_dict_names_another_context_s_default_stream_to_no_thread(stream: int, shared: tuple[Track, str]) -> None:
+    """On a thread without a context its number means the memory's."""
+    track, kind = shared
+    for home, rule in ((0, None), (1, "stream-context")):
+        track.machine.set_current(home)
+        view = cd.view(Moving.of(track.data, KINDS[kind], stream).array)
+        track.machine.enter(0)
+        try:
+            if rule is None:
+                assert view.to_cai()["stream"] == stream
+            else:
+                assert refuse(view.to_cai, BufferError).rule == rule
+        finally:
+            track.machine.set_current(0)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("by", BY_DLPACK)
+def test_a_type_that_no_dict_describes_is_passed_with_its_streams(by: str, state: str, lazily: Track, new: int) -> None:
+    """By `__dlpack__`: the producer moves before the view is passed, or after."""
+    track = lazily
+    for is_before in (True, False):
+        track.machine.write(track.data, bytes([BEFORE]) * NBYTES)
+        producer = exchange.Producer(abi.make((12,), dtype=(abi.BFLOAT, 16, 1), device=(abi.CUDA, 0), data=track.data))
+        producer.stream = track.a
+        view = STATES[state](cd.view(exchange.make_type(exchange.capsule(exchange.table(producer)), producer)()), track)
+        by_name = PASSES[by]
+        passed = None if is_before else by_name(view)
+        producer.stream = new
+        wanted = WRITTEN if state in FOLLOWED else BEFORE
+        if wanted == WRITTEN:
+            track.write(new, WRITTEN)
+        passed = passed or by_name(view)
+        assert passed.stream == view.stream
+        with passed.consume(track.b, strict=True) as lent:
+            track.read(track.b)
+            edge = lent.return_edge
+        assert (read_before_the_next_write(track, new), edge) == (wanted, "event")
+
+
+@pytest.mark.parametrize("dtype", [(abi.FLOAT, 32, 1), (abi.BFLOAT, 16, 1)], ids=["a dict", "no dict"])
+@pytest.mark.parametrize("policy", ["event", "host", "none"])
+@pytest.mark.parametrize("by", BY_DLPACK)
+def test_explain_makes_nothing_wait(by: str, policy: Any, dtype: Any, track: Track, new: int) -> None:
+    producer = exchange.Producer(abi.make((6,), dtype=dtype, device=(abi.CUDA, 0), data=track.data))
+    producer.stream = track.a
+    view = cd.view(exchange.make_type(exchange.capsule(exchange.table(producer)), producer)())
+    passed = PASSES[by](view)
+    producer.stream = new
+    track.machine.clear()
+    with cd.policy(sync=policy):
+        told = cd.explain(passed, stream=track.b)
+        assert not track.machine.order()
+        assert told.refused is None
+        of_view = cd.explain(view, stream=track.b)
+    assert (told.ready, told.order) == (of_view.ready, of_view.order)
+
+
 #: Copies of an array, as one of this package's or an extension's.
 TAKES: dict[str, Callable[[Any, int], Any]] = {
     "stack": lambda array, _: cai_example.stack(array, array),
@@ -265,7 +358,7 @@ def test_another_thread_s_default_stream_is_refused(by: str, track: Track) -> No
     assert PASSES[by](cd.view(made[0], producer_stream=track.b)).producer_stream == track.b
 
 
-@pytest.mark.parametrize("told", [None, 1, b"", (), object(), "a capsule of another", "nothing", "raises"], ids=str)
+@pytest.mark.parametrize("told", [None, 1, b"", (), "a str", "a capsule of another", "nothing", "raises"], ids=str)
 def test_what_is_no_view_is_read_as_any_object(told: Any, track: Track) -> None:
     """The names of the copies' attributes are no secret."""
 

@@ -37,6 +37,7 @@ names! {
     mask "mask";
     is_cai_view "_is_cai_view";
     streams "_streams";
+    interface_unordered "_interface";
     cai "__cuda_array_interface__";
     dlpack "__dlpack__";
     dlpack_device "__dlpack_device__";

@@ -49,7 +49,10 @@ fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     const NAME: &str = "__cuda_array_interface__";
     let dict = match object.is_instance_of::<PyDict>() {
         true => Ok(Some(object.clone())),
-        false => cai::attribute(object),
+        false => {
+            let traits = known_types::facts_of(object)?.traits;
+            cai::attribute_of(object, traits | Traits::TRIED)
+        }
     };
     let read = match dict {
         Ok(None) => return Ok(None),

@@ -2,7 +2,8 @@
 //!
 //! Such a view is of another class, and comes by the CUDA Array Interface: its dict names the stream on which the data is
 //! ready, and no more. Its producer may work on another one, which has to wait for the consumer, or on an unknown one, so that
-//! the consumer has to keep the memory. The copies pass this in a capsule.
+//! the consumer has to keep the memory; and a default stream may be another context's than the dict says. The copies pass
+//! this in a capsule.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -15,22 +16,21 @@ use crate::driver::Context;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::Stream;
 use crate::python::call::options::Options;
-use crate::python::cpython::getattr;
+use crate::python::call::policy;
 use crate::python::cpython::names::names;
+use crate::python::cpython::{getattr, gil};
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared;
-use crate::view::{Beyond, CaiView, WorkStream, Worker};
+use crate::view::{CaiView, PassedStreams, WorkStream, Worker};
 
 /// The capsule's name, with the number of [`Layout`]: another number is another name, and is not read.
 const NAME: &CStr = c"cai_dlpack_streams_1";
 
-/// [`Beyond`] as every copy of this library lays it out.
+/// [`PassedStreams`] as every copy of this library lays it out.
 #[repr(C)]
 struct Layout {
-    /// [`Stream::raw`] of the producer's; 0 is no stream.
-    producer: u64,
-    /// The context of a default stream; 0 is the memory's.
-    context: u64,
+    ready: Handles,
+    producer: Handles,
     device_type: i32,
     device_id: i32,
     worker: Option<WorkStream>,
@@ -38,16 +38,35 @@ struct Layout {
     is_undeclared: bool,
 }
 
+/// [`Stream::raw`], which is 0 for no stream; and the context of a default stream, 0 for the memory's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Handles(u64, u64);
+
+impl Handles {
+    fn of((stream, context): (Stream, Option<Context>)) -> Self {
+        Self(stream.raw(), context.map_or(0, |context| context.0.get()))
+    }
+
+    fn read(self) -> (Stream, Option<Context>) {
+        let stream = match self.0 {
+            0 => Stream::None,
+            handle => Stream::from_raw(handle),
+        };
+        (stream, NonZeroU64::new(self.1).map(Context))
+    }
+}
+
 /// Makes the capsule for other copies.
 ///
 /// # Errors
-/// Those of [`CaiView::beyond_dict`]; out of memory.
+/// Those of [`CaiView::pass_streams`]; out of memory.
 pub(crate) fn capsule<'py>(py: Python<'py>, view: &CaiView) -> PyResult<Bound<'py, PyAny>> {
-    let told = view.beyond_dict()?;
+    let told = view.pass_streams()?;
     let (device_type, device_id) = told.device.to_dlpack();
     let layout = Box::into_raw(Box::new(Layout {
-        producer: told.producer.map_or(0, Stream::raw),
-        context: told.context.map_or(0, |context| context.0.get()),
+        ready: Handles::of(told.ready),
+        producer: told.producer.map_or(Handles(0, 0), Handles::of),
         device_type,
         device_id,
         worker: told.worker.map(|Worker(ask)| ask),
@@ -83,7 +102,7 @@ pub(crate) fn told_by(
     object: &Bound<'_, PyAny>,
     traits: Traits,
     options: &Options<'_, '_>,
-) -> PyResult<Option<Beyond>> {
+) -> PyResult<Option<PassedStreams>> {
     if !traits.intersects(Traits::ANOTHER_COPY) || options.producer.is_some() {
         return Ok(None);
     }
@@ -95,7 +114,7 @@ pub(crate) fn told_by(
     Ok(told)
 }
 
-fn read(capsule: &Bound<'_, PyAny>) -> Option<Beyond> {
+fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {
     // SAFETY: a living object; whatever it is, no exception is set.
     if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) } == 0 {
         return None;
@@ -104,13 +123,10 @@ fn read(capsule: &Bound<'_, PyAny>) -> Option<Beyond> {
     let layout = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()) };
     // SAFETY: the name says that a `Layout` is there, which lives as long as the capsule and is never written.
     let layout = unsafe { &*layout.cast::<Layout>() };
-    let producer = match layout.producer {
-        0 => Stream::None,
-        handle => Stream::from_raw(handle),
-    };
-    Some(Beyond {
-        producer: layout.is_producer_known.then_some(producer),
-        context: NonZeroU64::new(layout.context).map(Context),
+    let producer = layout.is_producer_known.then(|| layout.producer.read());
+    Some(PassedStreams {
+        ready: layout.ready.read(),
+        producer,
         device: Device::new(
             DeviceType::from_dlpack(layout.device_type),
             layout.device_id,
@@ -120,19 +136,28 @@ fn read(capsule: &Bound<'_, PyAny>) -> Option<Beyond> {
     })
 }
 
-/// Tells a view that was made of the dict of another copy's what that leaves out. Drops it if that fails.
+/// Gives a view that was made of another copy's the streams of that. Drops it if that fails.
 ///
 /// # Safety
 /// The view is written, and not used after an error.
 ///
 /// # Errors
-/// The driver's, if it is asked for the memory's context.
-pub(crate) unsafe fn tell(memory: &mut MaybeUninit<CaiView>, told: Beyond) -> PyResult<()> {
+/// The driver's, if it is asked for the memory's context; if it `waits`, what the wait for a producer that has moved is
+/// refused by.
+pub(crate) unsafe fn take(
+    memory: &mut MaybeUninit<CaiView>,
+    passed: PassedStreams,
+    waits: bool,
+) -> PyResult<()> {
     // SAFETY: this function's contract.
-    let added = unsafe { memory.assume_init_mut() }.add_beyond(told);
-    if added.is_err() {
+    let view = unsafe { memory.assume_init_mut() };
+    let mut taken = view.take_streams(passed).map_err(PyErr::from);
+    if taken.is_ok() && waits {
+        taken = view.follow(|| gil::with(policy::policy));
+    }
+    if taken.is_err() {
         // SAFETY: this function's contract.
         unsafe { memory.assume_init_drop() };
     }
-    Ok(added?)
+    taken
 }

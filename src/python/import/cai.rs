@@ -58,7 +58,7 @@ pub(crate) fn import<'py>(
     let beside = import_any(memory, object, options, allow)?;
     if let Some(told) = told {
         // SAFETY: written: `import_any` has not failed.
-        unsafe { another_copy::tell(memory, told) }?;
+        unsafe { another_copy::take(memory, told, false) }?;
     }
     if let Some(parent) = parent {
         let own = parent.get().view();
@@ -128,6 +128,21 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
         Ok(found) => Ok(found),
         Err(error) => Err(why_not::failed(object, error)),
     }
+}
+
+/// As [`attribute`]; that of another copy's view is read without its wait for a producer that has moved if the
+/// import is `explain`'s.
+///
+/// # Errors
+/// Those of [`attribute`].
+pub(crate) fn attribute_of<'py>(
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if traits.contains(Traits::ANOTHER_COPY | Traits::TRIED) {
+        return getattr::optional(object, &names(object.py()).interface_unordered);
+    }
+    attribute(object)
 }
 
 /// Makes the view of an array of Numba's whose fields are read without its getter; `None`, with nothing done, for every

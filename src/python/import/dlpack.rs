@@ -262,7 +262,9 @@ fn check_first(
     }
     if traits.intersects(Traits::TRIED) {
         let device = announced_device(object)?;
-        let waits = !has_no_streams(device) && !traits.intersects(Traits::IGNORES_STREAM);
+        // Another copy of this library is asked for no order, and passes its streams.
+        let is_unordered = traits.intersects(Traits::IGNORES_STREAM | Traits::ANOTHER_COPY);
+        let waits = !has_no_streams(device) && !is_unordered;
         notes::ask(object, device, waits, options)?;
     }
     Ok(())

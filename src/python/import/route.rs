@@ -45,7 +45,7 @@ use crate::python::import::{
     state, undeclared, why_not,
 };
 use crate::view;
-use crate::view::{CaiView, Owner, Transfer};
+use crate::view::{CaiView, Owner, PassedStreams, Transfer};
 
 /// Imports any array, or derives from a `CaiView`, for an argument.
 ///
@@ -207,15 +207,41 @@ fn without_table<'py>(
             return Ok(Beside::default());
         }
         if let Some(told) = another_copy::told_by(object, facts.traits, options)? {
-            let dict = cai::attribute(object)?;
-            let beside = by_attributes(memory, object, facts.traits, dict, options, allow)?;
-            // SAFETY: written: `by_attributes` has not failed.
-            unsafe { another_copy::tell(memory, told) }?;
-            return Ok(beside);
+            return of_another_copy(memory, object, facts.traits, told, options, allow);
         }
     }
     let dict = cai::attribute(object)?;
     by_attributes(memory, object, facts.traits, dict, options, allow)
+}
+
+/// Imports the view of another copy by its dict, or else by `__dlpack__`, with the streams that it has passed.
+///
+/// # Errors
+/// Those of the routes; the driver's, if it is asked for the memory's context; what a wait for a producer that has moved is
+/// refused by.
+#[cold]
+fn of_another_copy<'py>(
+    memory: &mut MaybeUninit<CaiView>,
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    passed: PassedStreams,
+    options: &Options<'_, 'py>,
+    allow: AllowCaiOnly,
+) -> PyResult<Beside> {
+    let dict = cai::attribute_of(object, traits)?;
+    // The getter of the dict waits for a producer that has moved, and `__dlpack__` for no stream.
+    let waits = dict.is_none() && !traits.intersects(Traits::TRIED);
+    let unordered = match dict.is_none() && !undeclared::has_no_streams(passed.device) {
+        true => &Options {
+            producer: Some(Stream::None),
+            ..options.clone()
+        },
+        false => options,
+    };
+    let beside = by_attributes(memory, object, traits, dict, unordered, allow)?;
+    // SAFETY: written: `by_attributes` has not failed.
+    unsafe { another_copy::take(memory, passed, waits) }?;
+    Ok(beside)
 }
 
 /// Like [`foreign`], with `__cuda_array_interface__` already read.
