@@ -114,11 +114,13 @@ impl CaiView {
         if is_elsewhere(thread) {
             return Err(elsewhere(Rule::StreamThread, ready));
         }
+        // The memory of one device says whose its default streams are.
+        if !matches!(whose, Defaults::Of(_)) && !self.is_shared_by_contexts() {
+            return Ok(());
+        }
         let is_memorys = |context| self.context_by(self.device()) == Ok(context);
         // On a thread without a context the number means the memory's.
         let is_here = match (whose, defaults_now()) {
-            // The memory of one device says whose its default streams are.
-            (Defaults::OfMemory | Defaults::OfPrimary, _) if !self.is_shared_by_contexts() => true,
             (Defaults::Of(there), Defaults::Of(here)) => here == there,
             (Defaults::Of(context), _) | (_, Defaults::Of(context)) => is_memorys(context),
             (_, _) => true,
