@@ -285,7 +285,8 @@ fn a_graph_is_launched_after_the_end(
     assert_eq!(found, [0; BYTES], "told {told:?}");
 }
 
-/// The drop of a slice that a driver lets nobody free tries a few times, whatever the code, and not once for each refusal.
+/// The drop of a slice tries a few times if the driver refuses each call that would free it, whatever the code, and not
+/// once for each refusal.
 #[rstest]
 fn a_slice_that_is_never_let_free_is_tried_a_few_times(#[values(999, 201, 4)] code: u32) {
     let stage = Stage::new();

@@ -59,15 +59,15 @@ impl CaiView {
             let refused = Violation::new(Rule::StreamThread, field, stream).with_hint(hint);
             return Err(refused.into());
         }
-        let is_told = stream.is_default()
-            && matches!(
-                self.device().device_type,
-                DeviceType::CUDA | DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED
-            );
+        let is_of_cuda = matches!(
+            self.device().device_type,
+            DeviceType::CUDA | DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED
+        );
         let context = match whose {
-            Defaults::Of(context) if stream.is_default() => Some(context),
+            _ if !stream.is_default() => None,
+            Defaults::Of(context) => Some(context),
             // By the name that the memory has here, which it need not have there.
-            _ if is_told => match self.context_by(self.device()) {
+            _ if is_of_cuda => match self.context_by(self.device()) {
                 Err(refused) if refused.is_absent() => None,
                 context => Some(context?),
             },
@@ -76,7 +76,7 @@ impl CaiView {
         Ok((stream, context))
     }
 
-    /// Takes the streams of the view of another copy that this one was made of.
+    /// Takes the streams of another copy's view, of which this one was made.
     ///
     /// # Errors
     /// The driver's, if it is asked for a context.

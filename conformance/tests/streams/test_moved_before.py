@@ -55,7 +55,7 @@ def of_a_copy(track: Track, made: Any) -> int:
     return found
 
 
-#: Whoever asks by name, or for the host: after every policy.
+#: Orders by name, or for the host, which follow no policy.
 BY_NAME: dict[str, Route] = {
     "on": lambda view, track: (view.on(track.b), on_a_stream(track, track.b))[1],
     "on, of a view of it": lambda view, track: (cd.view(view).on(track.b), on_a_stream(track, track.b))[1],

@@ -145,7 +145,7 @@ def test_another_device_s_default_stream_waits_before_it_writes_again(route: str
         assert (lazily.seen(), block.return_edge) == (WRITTEN, "event"), stream
 
 
-#: What makes a stream wait for a view.
+#: Calls that make a stream wait for a view.
 REQUESTS: dict[str, Callable[[cd.CaiView, int], Any]] = {
     "on": lambda view, stream: view.on(stream),
     "__dlpack__": lambda view, stream: view.__dlpack__(stream=stream),
@@ -386,7 +386,7 @@ def of_rocm(track: Track, ordinal: int, stream: int) -> cd.CaiView:
 
 
 def test_streams_of_rocm_and_of_cuda_are_not_one(lazily: Track) -> None:
-    """Whatever their numbers and their order, nothing waits."""
+    """Nothing waits, for any numbers and in any order."""
     for number, on in itertools.product((LEGACY, lazily.a), (LEGACY, lazily.a, lazily.b)):
         others: list[Any] = [lazily.view(number), number]
         if not number == on == lazily.a:
@@ -414,7 +414,7 @@ def test_a_view_is_pickled_when_its_data_is_there(strides: Any, policy: Any, laz
     assert lazily.control.peek(pickle.loads(dumped).synchronize().ptr, 6) == bytes([WRITTEN]) * 6
 
 
-#: What goes on from memory that is shared as the CPU's.
+#: Views that are made of memory that is shared as the CPU's.
 CHAINS: dict[str, Callable[[cd.CaiView], cd.CaiView]] = {
     "from_dlpack": cd.from_dlpack,
     "from_dlpack, on the CPU": lambda view: cd.from_dlpack(view, device="cpu"),

@@ -1,4 +1,4 @@
-//! Takes over from the view of another extension's copy of this library what its dict leaves out.
+//! Passes the streams of a view from one extension's copy of this library to another's.
 //!
 //! Such a view is of another class, and comes by the CUDA Array Interface: its dict names the stream on which the data is
 //! ready, and no more. Its producer may work on another one, which has to wait for the consumer, or on an unknown one, so that
@@ -8,6 +8,7 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
+use std::ptr::NonNull;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -62,16 +63,16 @@ impl Handles {
 /// # Errors
 /// Those of [`CaiView::pass_streams`]; out of memory.
 pub(crate) fn capsule<'py>(py: Python<'py>, view: &CaiView) -> PyResult<Bound<'py, PyAny>> {
-    let told = view.pass_streams()?;
-    let (device_type, device_id) = told.device.to_dlpack();
+    let passed = view.pass_streams()?;
+    let (device_type, device_id) = passed.device.to_dlpack();
     let layout = Box::into_raw(Box::new(Layout {
-        ready: Handles::of(told.ready),
-        producer: told.producer.map_or(Handles(0, 0), Handles::of),
+        ready: Handles::of(passed.ready),
+        producer: passed.producer.map_or(Handles(0, 0), Handles::of),
         device_type,
         device_id,
-        worker: told.worker.map(|Worker(ask)| ask),
-        is_producer_known: told.producer.is_some(),
-        is_undeclared: told.is_undeclared,
+        worker: passed.worker.map(|Worker(ask)| ask),
+        is_producer_known: passed.producer.is_some(),
+        is_undeclared: passed.is_undeclared,
     }));
     // SAFETY: the pointer is not NULL, the name is static, and `destroy` takes a capsule of this layout.
     let capsule = unsafe { ffi::PyCapsule_New(layout.cast(), NAME.as_ptr(), Some(destroy)) };
@@ -84,21 +85,33 @@ pub(crate) fn capsule<'py>(py: Python<'py>, view: &CaiView) -> PyResult<Bound<'p
 
 /// The capsule's destructor.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, whose name nobody else knows: no exception is set.
-    let layout = unsafe { ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()) };
-    if !layout.is_null() {
-        // SAFETY: the box of `capsule`, of this copy; the destructor runs once.
-        drop(unsafe { Box::from_raw(layout.cast::<Layout>()) });
+    // SAFETY: Python calls this with the capsule, with the GIL.
+    if let Some(layout) = unsafe { layout_of(capsule) } {
+        // SAFETY: made by `capsule` of this copy, whose destructor this is; it runs once.
+        drop(unsafe { Box::from_raw(layout.as_ptr()) });
     }
 }
 
-/// Returns what the dict of another copy's view leaves out; `None` for every other object, and if the caller has named a
-/// stream, whose word it is.
+/// Finds the layout in a capsule; `None` for every other object, and a capsule that was renamed.
+///
+/// # Safety
+/// A living object; the GIL is held.
+unsafe fn layout_of(object: *mut ffi::PyObject) -> Option<NonNull<Layout>> {
+    // SAFETY: a living object (this function's contract); whatever it is, no exception is set.
+    if unsafe { ffi::PyCapsule_IsValid(object, NAME.as_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: a valid capsule of this name, so that the call cannot fail.
+    let layout = unsafe { ffi::PyCapsule_GetPointer(object, NAME.as_ptr()) };
+    NonNull::new(layout.cast())
+}
+
+/// Returns the streams of another copy's view; `None` for every other object, and if the caller has named a stream.
 ///
 /// # Errors
-/// What the view raises: `stream-thread` if its producer works on another thread's default stream. `stream-undeclared` if the
-/// import is strict.
-pub(crate) fn told_by(
+/// `stream-undeclared` if the import is strict; the view's own: `stream-thread` if its data is ready, or its producer works,
+/// on another thread's default stream.
+pub(crate) fn streams_of(
     object: &Bound<'_, PyAny>,
     traits: Traits,
     options: &Options<'_, '_>,
@@ -107,22 +120,19 @@ pub(crate) fn told_by(
         return Ok(None);
     }
     let capsule = getattr::optional(object, &names(object.py()).streams)?;
-    let told = capsule.as_ref().and_then(read);
-    if told.is_some_and(|told| told.is_undeclared) {
+    let passed = capsule.as_ref().and_then(read);
+    if passed.is_some_and(|passed| passed.is_undeclared) {
         undeclared::check(object, options)?;
     }
-    Ok(told)
+    Ok(passed)
 }
 
 fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {
-    // SAFETY: a living object; whatever it is, no exception is set.
-    if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) } == 0 {
-        return None;
-    }
-    // SAFETY: a valid capsule of this name, so that the call cannot fail.
-    let layout = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()) };
-    // SAFETY: the name says that a `Layout` is there, which lives as long as the capsule and is never written.
-    let layout = unsafe { &*layout.cast::<Layout>() };
+    // SAFETY: a living object, with the GIL (`capsule`).
+    let layout = unsafe { layout_of(capsule.as_ptr()) }?;
+    // SAFETY: the name says that a `Layout` is there (premise `streams of another copy`), which lives as long as the capsule
+    // and is never written.
+    let layout = unsafe { layout.as_ref() };
     let producer = layout.is_producer_known.then(|| layout.producer.read());
     Some(PassedStreams {
         ready: layout.ready.read(),
@@ -136,14 +146,13 @@ fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {
     })
 }
 
-/// Gives a view that was made of another copy's the streams of that. Drops it if that fails.
+/// Gives the passed streams to the view that was imported with them. Drops the view if that fails.
 ///
 /// # Safety
 /// The view is written, and not used after an error.
 ///
 /// # Errors
-/// The driver's, if it is asked for the memory's context; if it `waits`, what the wait for a producer that has moved is
-/// refused by.
+/// The driver's, if it is asked for the memory's context; if it `waits`, the refusal of the wait for a producer that has moved.
 pub(crate) unsafe fn take(
     memory: &mut MaybeUninit<CaiView>,
     passed: PassedStreams,

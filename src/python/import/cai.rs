@@ -54,11 +54,11 @@ pub(crate) fn import<'py>(
         undeclared::check_view(parent, options)?;
     }
     let traits = known_types::facts_of(object)?.traits;
-    let told = another_copy::told_by(object, traits, options)?;
+    let passed = another_copy::streams_of(object, traits, options)?;
     let beside = import_any(memory, object, options, allow)?;
-    if let Some(told) = told {
+    if let Some(passed) = passed {
         // SAFETY: written: `import_any` has not failed.
-        unsafe { another_copy::take(memory, told, false) }?;
+        unsafe { another_copy::take(memory, passed, false) }?;
     }
     if let Some(parent) = parent {
         let own = parent.get().view();
@@ -130,8 +130,8 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
     }
 }
 
-/// As [`attribute`]; that of another copy's view is read without its wait for a producer that has moved if the
-/// import is `explain`'s.
+/// Reads it as [`attribute`] does, but of another copy's view, if the import is `explain`'s, without the wait for a producer
+/// that has moved.
 ///
 /// # Errors
 /// Those of [`attribute`].

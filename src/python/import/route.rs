@@ -206,8 +206,8 @@ fn without_table<'py>(
             memory.write(view);
             return Ok(Beside::default());
         }
-        if let Some(told) = another_copy::told_by(object, facts.traits, options)? {
-            return of_another_copy(memory, object, facts.traits, told, options, allow);
+        if let Some(passed) = another_copy::streams_of(object, facts.traits, options)? {
+            return of_another_copy(memory, object, facts.traits, passed, options, allow);
         }
     }
     let dict = cai::attribute(object)?;
@@ -217,8 +217,7 @@ fn without_table<'py>(
 /// Imports the view of another copy by its dict, or else by `__dlpack__`, with the streams that it has passed.
 ///
 /// # Errors
-/// Those of the routes; the driver's, if it is asked for the memory's context; what a wait for a producer that has moved is
-/// refused by.
+/// Those of the routes and of [`another_copy::take`].
 #[cold]
 fn of_another_copy<'py>(
     memory: &mut MaybeUninit<CaiView>,

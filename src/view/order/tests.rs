@@ -289,7 +289,7 @@ fn memory_presented_to_the_device_keeps_the_meaning_of_its_stream() {
     }
 }
 
-/// What is the host's already is waited for, and what is the device's is not; what is managed stays so.
+/// Memory of the host is waited for, memory of a device is not, and managed memory stays so.
 #[test]
 fn presented_to_whom_it_is_the_data_waits_for_the_host_alone() {
     use crate::view::PresentAs::{Cuda, Host};

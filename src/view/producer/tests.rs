@@ -207,7 +207,7 @@ fn rule<T: std::fmt::Debug>(refused: Result<T, Error>) -> Rule {
     }
 }
 
-/// What the copy's return edge would wait for is asked about before anything is enqueued, and only then.
+/// The stream that the copy's return edge would go to is asked about before anything is enqueued, and only then.
 #[test]
 fn a_copy_that_a_captured_producer_cannot_wait_for_is_not_begun() -> Result<(), Error> {
     for captured in [IMPORT, NOW] {

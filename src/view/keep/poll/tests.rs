@@ -580,7 +580,7 @@ fn in_a_process_without_the_thread() {
     assert!(!ended.load(Ordering::Acquire));
 }
 
-/// What waits for a whole context, as no thread of ours may mark its stream, ends by the mark of a call for that stream.
+/// An owner that waits for a whole context, as no thread of ours may mark its stream, ends by the mark of a call for that stream.
 #[test]
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
 fn a_call_for_a_stream_marks_it_for_what_has_ended() {
