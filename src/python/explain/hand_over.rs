@@ -58,9 +58,9 @@ pub(super) fn explain<'py>(
     let refused = ordered(py, order, found);
     match given.partner {
         Some(partner) => refuse(py, view, partner, Some(&consumer), found),
-        // Without a consumer the import is all that is explained, and the order is what an export would do.
         None if given.stream.is_some() => found.refused = refused,
-        None => {}
+        // Without a consumer the import is all that is explained, and the order is what an export would do.
+        None => found.refused = consumer.refused_import(py),
     }
     Ok(())
 }
@@ -452,6 +452,15 @@ impl<'v> Consumer<'v> {
             Some(wait) => order.after(wait),
             None => order,
         })
+    }
+
+    /// Returns why an import of the view, which makes the same first wait, would be refused.
+    fn refused_import(&self, py: Python<'_>) -> Option<String> {
+        match self.view.foresee_producer(self.policy) {
+            Ok(Some(Plan::Refuse(refused))) => Some(refused.to_string()),
+            Ok(_) => None,
+            Err(error) => Some(sentence(py, &error.into())),
+        }
     }
 
     /// A requested wait of the host does not depend on the context's policy.
