@@ -148,11 +148,14 @@ impl Function for AsKind {
         let (py, slf) = (slf.py(), view(slf));
         slf.get().check_alive()?;
         let side = choice(&arguments.kind, "kind", &KINDS)?;
-        match side {
-            PresentAs::Cuda => slf.get().prepare()?,
-            PresentAs::Host => slf.get().prepare_by_name(Request::Host)?,
+        slf.get().check_scope()?;
+        if side == PresentAs::Host {
+            slf.get().follow_by_name(Request::Host)?;
         }
         let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;
+        if side == PresentAs::Cuda {
+            slf.get().follow()?;
+        }
         Ok(derived.into_object(py)?.into_any())
     }
 }

@@ -172,6 +172,7 @@ impl Function for FromDlpack {
             stream: options.producer.or(wanted),
             is_producers: options.producer.is_some() || wanted.is_none(),
             consumer: options.producer.and(wanted),
+            is_unordered: false,
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(device::device).transpose()?,
         };
@@ -284,12 +285,9 @@ fn by_view<'py>(
         return of_capsule(object, options, request);
     }
     let Some(dict) = read else {
-        let (view, of) = (
-            route::import_to_export(object, options)?,
-            object.cast::<PyCaiView>(),
-        );
-        let (capsule, is_copy) = export(object.py(), view, of.is_ok(), request)?;
-        if let (Ok(view), false) = (of, is_copy) {
+        let (view, may_have_moved) = route::import_unordered(object, options)?;
+        let (capsule, is_copy) = export(object.py(), view, may_have_moved, request)?;
+        if let (Ok(view), false) = (object.cast::<PyCaiView>(), is_copy) {
             view.get().note(&capsule);
         }
         return Ok(capsule);
@@ -300,17 +298,16 @@ fn by_view<'py>(
     Ok(export(object.py(), unsafe { view.assume_init() }, false, request)?.0)
 }
 
-/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy. The producer may have
-/// moved since the import if it `is_derived` from another view.
+/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy.
 #[inline(never)]
 fn export<'py>(
     py: Python<'py>,
     view: CaiView,
-    is_derived: bool,
+    may_have_moved: bool,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let export = Export::decide(view.descriptor().borrowed(), request)?;
-    if is_derived && export.wants_order() {
+    if may_have_moved && export.wants_order() {
         export.follow(&view)?;
     }
     let view = match export.transfer() {

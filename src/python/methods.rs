@@ -175,7 +175,7 @@ impl PyCaiView {
         Ok(true)
     }
 
-    /// The dict for another copy's `explain`, which makes nothing wait.
+    /// The dict for another copy, which makes the wait for a producer that has moved itself.
     #[getter]
     fn _interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.interface(py, |_| Ok(()))

@@ -17,6 +17,7 @@ use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::argument::ANY;
 use crate::python::call::options::Options;
+use crate::python::call::policy;
 use crate::python::capsule;
 use crate::python::cpython::{gil, thread_exit};
 use crate::python::exchange_table;
@@ -126,12 +127,12 @@ impl Argument {
         }
         let memory = Uninit::new()?;
         // SAFETY: memory for a view in a block that is owned here.
-        unsafe { import_to(memory.view(), object) }?;
+        let may_have_moved = unsafe { import_to(memory.view(), object) }?;
         // SAFETY: `import_to`, which has not failed, has written the view.
         let mut this = unsafe { memory.filled() };
         wanted.check(this.view().descriptor())?;
         match this.borrow(wanted) {
-            Ok(()) => Ok(this),
+            Ok(()) => follow(&this, may_have_moved).map(|()| this),
             Err(_) if wanted.meeting != Meeting::Refused => this.wait(object, wanted),
             Err(refused) => Err(refused.into()),
         }
@@ -151,10 +152,11 @@ impl Argument {
             unsafe { Borrow::begin_late(place, || pause(object.py(), &mut nap)) }?;
             let memory = Uninit::new()?;
             // SAFETY: memory for a view in a block that is owned here.
-            unsafe { import_to(memory.view(), object) }?;
+            let may_have_moved = unsafe { import_to(memory.view(), object) }?;
             // SAFETY: `import_to`, which has not failed, has written the view.
             let mut again = unsafe { memory.filled() };
             wanted.check(again.view().descriptor())?;
+            follow(&again, may_have_moved)?;
             let anew = wanted.borrow(again.view().descriptor());
             if anew.is_of_memory_of(&borrow) {
                 std::mem::swap(self.view_mut(), again.view_mut());
@@ -322,7 +324,20 @@ impl Drop for Uninit {
     }
 }
 
-/// Writes a view of the array, by the route of `cai_dlpack.view`; nothing if it fails.
+/// Has the ready stream wait for a producer that has moved, when nothing is refused any more.
+///
+/// # Errors
+/// Those of [`CaiView::follow`].
+#[inline(always)]
+fn follow(argument: &Argument, may_have_moved: bool) -> PyResult<()> {
+    match may_have_moved {
+        true => argument.view().follow(|| gil::with(policy::policy)),
+        false => Ok(()),
+    }
+}
+
+/// Writes a view of the array, by the route of `cai_dlpack.view`, and nothing if it fails; returns whether the producer may
+/// have moved since the array's own import, so that the caller makes the wait for it.
 ///
 /// # Errors
 /// Those of an import.
@@ -330,15 +345,17 @@ impl Drop for Uninit {
 /// # Safety
 /// `place` is aligned memory for a view, valid for writes, and not used otherwise during the call.
 #[inline(always)]
-unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<()> {
+unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let facts = known_types::facts_of(object)?;
     // SAFETY: aligned, valid and not used otherwise (this function's contract); `MaybeUninit` may be uninitialised.
     let memory = unsafe { &mut *place.cast::<MaybeUninit<CaiView>>() };
     if facts.traits.intersects(Traits::OURS) {
-        memory.write(route::import(object, Options::IN_BOUNDS)?);
-        return Ok(());
+        memory.write(route::import_unordered(object, Options::IN_BOUNDS)?.0);
+        return Ok(true);
     }
-    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowCaiOnly::No).map(drop)
+    let facts = facts.unordered();
+    route::foreign(memory, object, facts, Options::IN_BOUNDS, AllowCaiOnly::No)?;
+    Ok(facts.traits.intersects(Traits::ANOTHER_COPY))
 }
 
 /// Imports any array, without checking its bounds.

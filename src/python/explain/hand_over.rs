@@ -26,6 +26,8 @@ use crate::view::{CaiView, PresentAs, Transfer};
 pub(super) struct Given<'a, 'py> {
     pub(super) partner: Option<&'static Partner>,
     pub(super) stream: Option<&'a Bound<'py, PyAny>>,
+    /// The array is the view of another copy of this library, whose import waits for a producer that has moved.
+    pub(super) is_passed: bool,
 }
 
 /// Explains the order of a hand-over, and its refusal.
@@ -348,6 +350,7 @@ pub(super) struct Consumer<'v> {
     stream: Option<Request>,
     /// The stream of `use_stream`.
     work: Stream,
+    is_passed: bool,
 }
 
 impl<'v> Consumer<'v> {
@@ -389,6 +392,7 @@ impl<'v> Consumer<'v> {
             platform,
             policy: policy::policy(py)?,
             stream,
+            is_passed: given.is_passed,
             work: match platform {
                 Platform::Cuda | Platform::HostReadable => {
                     use_stream::work_stream(py, view.device())?
@@ -415,7 +419,7 @@ impl<'v> Consumer<'v> {
             _ => decide(request)?,
         };
         match request {
-            Request::NoSync => Ok(order),
+            Request::NoSync if !self.is_passed => Ok(order),
             request => self.after_producer(order, self.policy_of(request)),
         }
     }
@@ -436,7 +440,9 @@ impl<'v> Consumer<'v> {
         let policy = match asks {
             // The dict is given away by the policy, whatever its reader does.
             Asks::Nothing => self.policy,
-            _ if order == Plan::Nothing(Reason::NoSyncRequested).into() => return Ok(order),
+            _ if order == Plan::Nothing(Reason::NoSyncRequested).into() && !self.is_passed => {
+                return Ok(order);
+            }
             Asks::For(request) => self.policy_of(request),
             _ => self.policy,
         };

@@ -31,6 +31,8 @@ use crate::python::cpython::fastcall::Function;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::release;
 use crate::python::cpython::text::as_tuple;
+use crate::python::import::known_types;
+use crate::python::import::traits::Traits;
 use crate::python::import::trial;
 use crate::python::import::trial::{End, Trial};
 use crate::python::to::is_our_class;
@@ -82,6 +84,9 @@ impl Function for Explain {
                 .map(|to| library::of(to, "to"))
                 .transpose()?,
             stream: arguments.stream.as_deref(),
+            is_passed: known_types::facts_of(&arguments.obj)?
+                .traits
+                .intersects(Traits::ANOTHER_COPY),
         };
         // Errors of the import become text, and are dropped.
         let explanation = release::dropping(|| explain(&arguments.obj, options, given))?;

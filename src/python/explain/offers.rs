@@ -51,7 +51,10 @@ fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         true => Ok(Some(object.clone())),
         false => {
             let traits = known_types::facts_of(object)?.traits;
-            cai::attribute_of(object, traits | Traits::TRIED)
+            match traits.intersects(Traits::ANOTHER_COPY) {
+                true => cai::unordered(object),
+                false => cai::attribute(object),
+            }
         }
     };
     let read = match dict {

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::driver::Context;
 use crate::protocol::device::{Device, DeviceType};
-use crate::protocol::stream::Stream;
+use crate::protocol::stream::{Plan, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::policy;
 use crate::python::cpython::names::names;
@@ -146,24 +146,40 @@ fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {
     })
 }
 
-/// Gives the passed streams to the view that was imported with them. Drops the view if that fails.
+/// Makes the ready stream wait for a producer that has moved, in an import of these traits: that of `explain` is refused
+/// alike and makes nothing wait, and one of which the caller makes the wait does nothing.
+///
+/// # Errors
+/// Those of [`CaiView::follow`].
+pub(crate) fn wait(view: &CaiView, traits: Traits) -> PyResult<()> {
+    if traits.intersects(Traits::UNORDERED) {
+        return Ok(());
+    }
+    if !traits.intersects(Traits::TRIED) {
+        return view.follow(|| gil::with(policy::policy));
+    }
+    match view.foresee_producer(gil::with(policy::policy)?)? {
+        Some(Plan::Refuse(refused)) => Err(refused.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the passed streams to the view that was imported with them, and then makes the `wait` for a producer that has moved.
+/// Drops the view if that fails.
 ///
 /// # Safety
 /// The view is written, and not used after an error.
 ///
 /// # Errors
-/// The driver's, if it is asked for the memory's context; if it `waits`, the refusal of the wait for a producer that has moved.
+/// The driver's, if it is asked for the memory's context; those of `wait`.
 pub(crate) unsafe fn take(
     memory: &mut MaybeUninit<CaiView>,
     passed: PassedStreams,
-    waits: bool,
+    wait: impl FnOnce(&CaiView) -> PyResult<()>,
 ) -> PyResult<()> {
     // SAFETY: this function's contract.
     let view = unsafe { memory.assume_init_mut() };
-    let mut taken = view.take_streams(passed).map_err(PyErr::from);
-    if taken.is_ok() && waits {
-        taken = view.follow(|| gil::with(policy::policy));
-    }
+    let taken = (view.take_streams(passed).map_err(PyErr::from)).and_then(|()| wait(view));
     if taken.is_err() {
         // SAFETY: this function's contract.
         unsafe { memory.assume_init_drop() };

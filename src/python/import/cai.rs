@@ -57,8 +57,9 @@ pub(crate) fn import<'py>(
     let passed = another_copy::streams_of(object, traits, options)?;
     let beside = import_any(memory, object, options, allow)?;
     if let Some(passed) = passed {
+        // The getter of the dict has made the wait.
         // SAFETY: written: `import_any` has not failed.
-        unsafe { another_copy::take(memory, passed, false) }?;
+        unsafe { another_copy::take(memory, passed, |_| Ok(())) }?;
     }
     if let Some(parent) = parent {
         let own = parent.get().view();
@@ -130,19 +131,17 @@ pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Boun
     }
 }
 
-/// Reads it as [`attribute`] does, but of another copy's view, if the import is `explain`'s, without the wait for a producer
-/// that has moved.
+/// Reads the dict of another copy's view, without the wait for a producer that has moved: the import makes it, by its own
+/// policy, unless the caller names where the data is ready. `None` if there is no dict.
 ///
 /// # Errors
 /// Those of [`attribute`].
-pub(crate) fn attribute_of<'py>(
-    object: &Bound<'py, PyAny>,
-    traits: Traits,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if traits.contains(Traits::ANOTHER_COPY | Traits::TRIED) {
-        return getattr::optional(object, &names(object.py()).interface_unordered);
+pub(crate) fn unordered<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match getattr::optional(object, &names(object.py()).interface_unordered) {
+        Ok(Some(dict)) if dict.is_instance_of::<PyDict>() => Ok(Some(dict)),
+        Ok(_) => attribute(object),
+        Err(error) => Err(why_not::failed(object, error)),
     }
-    attribute(object)
 }
 
 /// Makes the view of an array of Numba's whose fields are read without its getter; `None`, with nothing done, for every

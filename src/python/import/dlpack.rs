@@ -49,6 +49,8 @@ pub(crate) struct DlpackArguments {
     pub(crate) is_producers: bool,
     /// The stream that waits then, if `stream` is the producer's and the caller has named another one.
     pub(crate) consumer: Option<Stream>,
+    /// No order is requested, of memory that the host reads either: another copy of this library passes its streams.
+    pub(crate) is_unordered: bool,
     pub(crate) copy: Option<bool>,
     /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
@@ -185,7 +187,7 @@ pub(crate) fn offer_of_object<'py>(
     stated: Access,
 ) -> PyResult<Offer<'py>> {
     if traits.intersects(Traits::CHECKED_FIRST) {
-        check_first(object, traits, options)?;
+        check_first(object, traits, request, options)?;
     }
     let announced = announced_device(object)?;
     let wanted = request.device.unwrap_or(announced);
@@ -254,6 +256,7 @@ fn pending(
 fn check_first(
     object: &Bound<'_, PyAny>,
     traits: Traits,
+    request: DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<()> {
     state::check_values(object, traits)?;
@@ -262,8 +265,7 @@ fn check_first(
     }
     if traits.intersects(Traits::TRIED) {
         let device = announced_device(object)?;
-        // Another copy of this library is asked for no order, and passes its streams.
-        let is_unordered = traits.intersects(Traits::IGNORES_STREAM | Traits::ANOTHER_COPY);
+        let is_unordered = request.is_unordered || traits.intersects(Traits::IGNORES_STREAM);
         let waits = !has_no_streams(device) && !is_unordered;
         notes::ask(object, device, waits, options)?;
     }
@@ -475,7 +477,7 @@ fn call<'py>(
     wanted: Device,
     request: DlpackArguments,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
-    if request.copy.is_none() && request.device.is_none() {
+    if request.copy.is_none() && request.device.is_none() && !request.is_unordered {
         match call_fast(object, stream, wanted) {
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
@@ -551,7 +553,11 @@ fn call_stepwise<'py>(
     let py = object.py();
     let names = names(py);
     let arguments = new_dict(py)?;
-    arguments.set_item(&names.stream, stream_argument(py, stream, wanted)?)?;
+    let stream = match request.is_unordered && !has_no_streams(wanted) {
+        true => new_int(py, -1)?,
+        false => stream_argument(py, stream, wanted)?,
+    };
+    arguments.set_item(&names.stream, stream)?;
     arguments.set_item(&names.max_version, our_version(py)?)?;
     if let Some(device) = request.device {
         let device = new_int_pair(py, device.to_dlpack())?;

@@ -114,6 +114,17 @@ pub(crate) struct TypeFacts {
     pub(crate) traits: Traits,
 }
 
+impl TypeFacts {
+    /// For an import whose caller makes the wait for a producer that has moved.
+    #[inline(always)]
+    pub(crate) fn unordered(self) -> Self {
+        Self {
+            traits: self.traits | Traits::UNORDERED,
+            ..self
+        }
+    }
+}
+
 /// One cached type, read on every import and rarely written. `version` is odd while the slot is written; a reader that
 /// sees it change discards what it has read.
 struct Slot {

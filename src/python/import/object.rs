@@ -73,12 +73,12 @@ pub(crate) fn derived<'py>(
     let parent = object.cast::<PyCaiView>()?;
     let this = parent.get();
     undeclared::check_view(parent, options)?;
-    match options.producer {
-        None => this.prepare()?,
-        // Where the data is ready is the caller's word.
-        Some(_) => this.check_scope()?,
-    }
+    this.check_scope()?;
     let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
+    // Where the data is ready is the caller's word.
+    if options.producer.is_none() {
+        this.follow()?;
+    }
     let (view, beside) = this.wrap(object.py(), view).into_fields();
     let named = options.producer_object.as_deref();
     Ok(PyCaiView::with(view, beside.keeping(named, named)))

@@ -24,11 +24,13 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::device;
 use crate::python::call::options::{Check, Options};
+use crate::python::call::policy;
 use crate::python::capsule;
 use crate::python::capsule::Claimed;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors;
+use crate::python::cpython::gil;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
@@ -45,7 +47,7 @@ use crate::python::import::{
     state, undeclared, why_not,
 };
 use crate::view;
-use crate::view::{CaiView, Owner, PassedStreams, Transfer};
+use crate::view::{CaiView, Owner, Transfer};
 
 /// Imports any array, or derives from a `CaiView`, for an argument.
 ///
@@ -56,27 +58,23 @@ pub(crate) fn import<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    import_after(object, options, PyCaiView::follow)
+    let (view, may_have_moved) = import_unordered(object, options)?;
+    if may_have_moved {
+        view.follow(|| gil::with(policy::policy))?;
+    }
+    Ok(view)
 }
 
-/// As [`import`], for an export, which waits itself for a producer that has moved.
+/// As [`import`], without the wait for a producer that has moved, which the caller makes when nothing is refused any more;
+/// with whether it may have: the view is of another one.
 ///
 /// # Errors
 /// Those of [`import`].
-#[inline]
-pub(crate) fn import_to_export<'py>(
-    object: &Bound<'py, PyAny>,
-    options: &Options<'_, 'py>,
-) -> PyResult<CaiView> {
-    import_after(object, options, |_| Ok(()))
-}
-
 #[inline(always)]
-fn import_after<'py>(
+pub(crate) fn import_unordered<'py>(
     object: &Bound<'py, PyAny>,
     options: &Options<'_, 'py>,
-    follow: impl FnOnce(&PyCaiView) -> PyResult<()>,
-) -> PyResult<CaiView> {
+) -> PyResult<(CaiView, bool)> {
     let facts = known_types::facts_of(object)?;
     if facts.traits.intersects(Traits::OURS) {
         let view = object.cast::<PyCaiView>()?;
@@ -85,13 +83,14 @@ fn import_after<'py>(
             this.check_array()?;
         }
         undeclared::check_view(view, options)?;
-        follow(this)?;
-        return own(this.lend()?, options);
+        return Ok((own(this.lend()?, options)?, true));
     }
     let mut view = MaybeUninit::uninit();
+    let facts = facts.unordered();
     foreign(&mut view, object, facts, options, AllowCaiOnly::No)?;
     // SAFETY: written: `foreign` has not failed.
-    Ok(unsafe { view.assume_init() })
+    let view = unsafe { view.assume_init() };
+    Ok((view, facts.traits.intersects(Traits::ANOTHER_COPY)))
 }
 
 /// Imports an object that is no `CaiView`: writes the view unless it fails, and returns what stands beside it.
@@ -206,15 +205,18 @@ fn without_table<'py>(
             memory.write(view);
             return Ok(Beside::default());
         }
-        if let Some(passed) = another_copy::streams_of(object, facts.traits, options)? {
-            return of_another_copy(memory, object, facts.traits, passed, options, allow);
+        if facts.traits.intersects(Traits::ANOTHER_COPY)
+            && let Some(beside) = of_another_copy(memory, object, facts.traits, options, allow)?
+        {
+            return Ok(beside);
         }
     }
     let dict = cai::attribute(object)?;
     by_attributes(memory, object, facts.traits, dict, options, allow)
 }
 
-/// Imports the view of another copy by its dict, or else by `__dlpack__`, with the streams that it has passed.
+/// Imports the view of another copy by its dict, or else by `__dlpack__`, neither of which makes anything wait; with the
+/// streams that it has passed, or the one that the caller has named. `None`, with nothing done, if it has passed none.
 ///
 /// # Errors
 /// Those of the routes and of [`another_copy::take`].
@@ -223,24 +225,40 @@ fn of_another_copy<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     traits: Traits,
-    passed: PassedStreams,
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
-) -> PyResult<Beside> {
-    let dict = cai::attribute_of(object, traits)?;
-    // The getter of the dict waits for a producer that has moved, and `__dlpack__` for no stream.
-    let waits = dict.is_none() && !traits.intersects(Traits::TRIED);
-    let unordered = match dict.is_none() && !undeclared::has_no_streams(passed.device) {
-        true => &Options {
-            producer: Some(Stream::None),
-            ..options.clone()
-        },
-        false => options,
+) -> PyResult<Option<Beside>> {
+    let passed = another_copy::streams_of(object, traits, options)?;
+    if passed.is_none() && options.producer.is_none() {
+        return Ok(None);
+    }
+    let beside = match cai::unordered(object)? {
+        Some(dict) => by_attributes(memory, object, traits, Some(dict), options, allow)?,
+        None => {
+            let request = DlpackArguments {
+                stream: Some(Stream::None),
+                is_unordered: true,
+                ..DlpackArguments::default()
+            };
+            let offer = dlpack::offer_of_object(object, traits, request, options, Access::Unknown)?;
+            claim(memory, offer, options)?;
+            Beside::default()
+        }
     };
-    let beside = by_attributes(memory, object, traits, dict, unordered, allow)?;
-    // SAFETY: written: `by_attributes` has not failed.
-    unsafe { another_copy::take(memory, passed, waits) }?;
-    Ok(beside)
+    match (passed, options.producer) {
+        (Some(passed), _) => {
+            // SAFETY: written: the routes have not failed.
+            unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
+        }
+        // Where the data is ready is the caller's word.
+        (None, Some(producer)) => {
+            // SAFETY: written, and read once: the next line writes it again, and nothing between them can fail.
+            let view = unsafe { memory.assume_init_read() };
+            memory.write(view.declared_on(producer));
+        }
+        (None, None) => {}
+    }
+    Ok(Some(beside))
 }
 
 /// Like [`foreign`], with `__cuda_array_interface__` already read.

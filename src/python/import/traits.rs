@@ -55,6 +55,9 @@ bitflags! {
         const CONTAINER = 1 << 28;
         /// The type is Numba's array, whose fields are read without the getter of its interface ([`numba`](super::numba)).
         const NUMBA = 1 << 29;
+        /// The import's caller makes the wait for a producer that has moved, when nothing is refused any more. No type has this
+        /// bit.
+        const UNORDERED = 1 << 30;
         /// Attributes that state an operation which is pending on the values.
         const LAZY = Self::IS_NEG.bits() | Self::IS_CONJ.bits();
         /// What is read before `__dlpack__` is called.
