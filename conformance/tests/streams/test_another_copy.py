@@ -159,6 +159,9 @@ def test_a_default_stream_stays_that_of_its_context(
 ) -> None:
     """The memory is named the other device's, and goes on from whatever context is current."""
     track, _ = shared
+    # A device whose default stream is used has a context.
+    track.machine.set_current(1)
+    track.machine.set_current(0)
     there = interface(data=(track.data, False), stream=stream)
     view = cd.view(there, owner=object(), device_id=1).on(track.b)
     track.machine.set_current(current)
@@ -428,3 +431,33 @@ def test_views_are_passed_by_many_threads_at_once(track: Track) -> None:
     for thread in threads:
         thread.join()
     assert found == [{(track.b, track.a)}] * 4
+
+
+@pytest.mark.parametrize("by", [by for by in PASSES if "from_cai" not in by])
+@pytest.mark.parametrize("shared", ["pinned", "managed"], indirect=True)
+def test_a_name_that_the_other_copy_does_not_use(by: str, shared: tuple[Track, str]) -> None:
+    """The dict of memory that is presented as the device's names memory that every context reaches."""
+    track, kind = shared
+    made = abi.make((6,), device=KINDS[kind], data=track.data)
+    view = cd.view(made.capsule(), producer_stream=LEGACY).present_as("cuda")
+    track.write(LEGACY, WRITTEN)
+    track.machine.set_current(1)
+    passed = PASSES[by](view)
+    with passed.consume(track.b, strict=True) as lent:
+        track.machine.set_current(0)
+        track.read(track.b)
+        edge = lent.return_edge
+        track.machine.set_current(1)
+    track.machine.set_current(0)
+    assert (read_before_the_next_write(track, LEGACY), edge) == (WRITTEN, "event")
+
+
+@pytest.mark.parametrize("by", PASSES)
+def test_a_producer_is_asked_by_the_name_that_it_uses(by: str, track: Track) -> None:
+    """It calls managed memory a device's, which the other copy does not."""
+    producer = exchange.Producer(abi.make((6,), device=(abi.CUDA, 0), data=track.machine.managed_memory(NBYTES)))
+    producer.stream = track.a
+    passed = PASSES[by](cd.view(exchange.make_type(exchange.capsule(exchange.table(producer)), producer)()))
+    producer.asked.clear()
+    assert passed.producer_stream == track.a
+    assert set(producer.asked) == {(abi.CUDA, 0)}
