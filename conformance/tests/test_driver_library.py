@@ -188,3 +188,14 @@ def test_no_view_that_needs_no_driver_loads_one(tmp_path: Path) -> None:
         print("libcusim" in open("/proc/self/maps").read())
     """
     assert run(body, tmp_path, versioned=library_path()) == ["False", "True"]
+
+
+def test_a_view_is_passed_to_another_module_without_a_driver(tmp_path: Path) -> None:
+    """No context can be told, whose the default stream is."""
+    body = """
+        import cai_example_peer as peer
+        view = cd.view(cai(stream=1), device_id=0)
+        passed = peer.view_of(view)
+        print(passed.stream, passed.producer_stream)
+    """
+    assert run(body, tmp_path) == ["1 1"]
