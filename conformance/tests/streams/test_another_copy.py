@@ -36,6 +36,7 @@ PASSES: dict[str, Callable[[cd.CaiView], Any]] = {
     "and back, with an owner": lambda view: cd.view(peer.view_of(view), owner=object()),
     "there and there": lambda view: peer.view_of(peer.view_of(view)),
     "and on": lambda view: peer.view_of(cd.view(peer.view_of(view))),
+    "and back by split_masked": lambda view: cd.split_masked(peer.view_of(view))[0],
 }
 #: Those of any type, and of the view's own shape.
 BY_DLPACK = [by for by in PASSES if "from_cai" not in by and "shape" not in by]
@@ -89,7 +90,9 @@ def read_before_the_next_write(track: Track, working: int) -> int:
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("by", ["here to there", "and back", "and back by from_cai", "and on"])
+@pytest.mark.parametrize(
+    "by", [by for by in PASSES if by not in ("there and there", "and back, with a shape", "and back, with an owner")]
+)
 @pytest.mark.parametrize("is_before", [True, False])
 @pytest.mark.parametrize("shared", KINDS, indirect=True)
 def test_both_edges_are_the_producer_s(

@@ -175,10 +175,39 @@ def test_what_has_the_streams_alone_is_explained_as_it_is_imported(track: Track)
             assert told.refused == "division by zero"
 
 
+#: Imports by which a view is passed, beside `view`.
+BESIDE: dict[str, Callable[[Any], cd.CaiView]] = {
+    "from_cai": cd.from_cai,
+    "split_masked": lambda view: cd.split_masked(view)[0],
+}
+
+
+@pytest.mark.parametrize("policy", ["event", "host", "none"])
+@pytest.mark.parametrize("captured", CAPTURED, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", BESIDE)
+def test_other_imports_wait_as_that_of_one_s_own_view(
+    by: str, kind: str, captured: str | None, policy: Any, track: Track, captures: Captures
+) -> None:
+    passed = Passed(track, kind, "float32", track.a)
+    passed.go()
+    if captured:
+        captures.begin(passed.named[captured])
+    with cd.policy(sync=policy):
+        own = passed.done(lambda: cd.view(passed.own))
+        assert passed.done(lambda: BESIDE[by](passed.own)) == own
+        assert passed.done(lambda: BESIDE[by](passed.peers)) == own
+        for view in (passed.own, passed.peers):
+            assert passed.done(partial(cd.from_cai, view, producer_stream=track.b)) == ([], None)
+    captures.close()
+
+
 #: Imports of a view by name or by a function of Rust, each of which is refused whatever is waited for.
 REFUSED: dict[str, Callable[[Any], object]] = {
     "shape": lambda view: cd.view(view, shape=(7,)),
     "dtype": lambda view: cd.view(view, dtype="float64"),
+    "from_cai, shape": lambda view: cd.from_cai(view, shape=(7,)),
+    "from_cai, dtype": lambda view: cd.from_cai(view, dtype="float64"),
     "Rust, axes": lambda view: cai_example.add(view, view),
     "Rust, read-only": cai_example.zero,
     "capsule, shape": lambda view: cd.to_dlpack(view, shape=(7,)),

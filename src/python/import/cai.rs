@@ -55,11 +55,16 @@ pub(crate) fn import<'py>(
     }
     let traits = known_types::facts_of(object)?.traits;
     let passed = another_copy::streams_of(object, traits, options)?;
-    let beside = import_any(memory, object, options, allow)?;
+    let is_passed =
+        traits.intersects(Traits::ANOTHER_COPY) && (passed.is_some() || options.producer.is_some());
+    let dict = match parent.is_some() || is_passed {
+        true => unordered(object)?,
+        false => None,
+    };
+    let beside = import_any(memory, object, dict, options, allow)?;
     if let Some(passed) = passed {
-        // The getter of the dict has made the wait.
         // SAFETY: written: `import_any` has not failed.
-        unsafe { another_copy::take(memory, passed, |_| Ok(())) }?;
+        unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
     }
     if let Some(parent) = parent {
         let own = parent.get().view();
@@ -67,12 +72,13 @@ pub(crate) fn import<'py>(
         let view = unsafe { memory.assume_init_mut() };
         // The dict says less than the view, of its order too.
         if options.producer.is_none() {
-            match own.streams_by(view.device()) {
+            let streams = own.streams_by(view.device()).map_err(PyErr::from);
+            match streams.and_then(|streams| parent.get().follow().map(|()| streams)) {
                 Ok(streams) => view.set_streams(streams),
                 Err(refused) => {
                     // SAFETY: written, and not used after an error.
                     unsafe { memory.assume_init_drop() };
-                    return Err(refused.into());
+                    return Err(refused);
                 }
             }
         }
@@ -85,9 +91,11 @@ pub(crate) fn import<'py>(
     Ok(beside)
 }
 
+/// Like [`import`], without what a view says beside its dict, which is given if it has been read.
 fn import_any<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
+    dict: Option<Bound<'py, PyAny>>,
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
@@ -95,9 +103,10 @@ fn import_any<'py>(
     if is_dict && options.owner.is_none() {
         return Err(without_owner(object));
     }
-    let dict = match is_dict {
-        true => object.clone(),
-        false => {
+    let dict = match (is_dict, dict) {
+        (true, _) => object.clone(),
+        (false, Some(dict)) => dict,
+        (false, None) => {
             let traits = known_types::facts_of(object)?.traits;
             state::check_values(object, traits)?;
             if let Some(view) = by_fields(object, traits, options)? {

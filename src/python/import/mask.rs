@@ -107,16 +107,18 @@ fn split_masked<'py>(
     if let Ok(view) = obj.cast::<PyCaiView>() {
         // A view has no mask, and knows more than its dict.
         undeclared::check_view(view, options)?;
-        view.get().prepare()?;
+        view.get().check_scope()?;
         let values = route::own(view.get().view().clone(), options)?;
+        view.get().follow()?;
         return Ok((PyCaiView::derive(view, values)?, None));
     }
     let facts = known_types::facts_of(obj)?;
     state::check_values(obj, facts.traits)?;
-    // A type with a table is not asked for its interface, as by `view`; masks have none.
-    let dict = match facts.table {
-        None => interface(obj)?,
-        Some(_) => None,
+    // A type with a table is not asked for its interface, as by `view`; masks have none, nor has a view of another copy.
+    let is_asked = facts.table.is_none() && !facts.traits.intersects(Traits::ANOTHER_COPY);
+    let dict = match is_asked {
+        true => interface(obj)?,
+        false => None,
     };
     let Some(dict) = dict else {
         return without_interface(obj, form, options);
