@@ -172,7 +172,6 @@ impl Function for FromDlpack {
             stream: options.producer.or(wanted),
             is_producers: options.producer.is_some() || wanted.is_none(),
             consumer: options.producer.and(wanted),
-            is_unordered: false,
             copy: flag(arguments.copy, "copy")?,
             device: arguments.device.map(device::device).transpose()?,
         };

@@ -49,14 +49,26 @@ pub(crate) struct DlpackArguments {
     pub(crate) is_producers: bool,
     /// The stream that waits then, if `stream` is the producer's and the caller has named another one.
     pub(crate) consumer: Option<Stream>,
-    /// No order is requested, of memory that the host reads either: another copy of this library passes its streams.
-    pub(crate) is_unordered: bool,
     pub(crate) copy: Option<bool>,
     /// The device on which the data is wanted; `None` for the array's own.
     pub(crate) device: Option<Device>,
 }
 
 impl DlpackArguments {
+    /// Requests no order, of memory that the host reads either, and no copy: another copy of this library passes its streams.
+    pub(crate) const UNORDERED: Self = Self {
+        stream: Some(Stream::None),
+        is_producers: false,
+        consumer: Some(Stream::None),
+        copy: Some(false),
+        device: None,
+    };
+
+    /// Whether it is [`UNORDERED`](Self::UNORDERED): no other request names a consumer that has no stream.
+    fn is_unordered(self) -> bool {
+        self.consumer == Some(Stream::None) && self.copy == Some(false) && !self.is_producers
+    }
+
     /// Leaves out the producer's stream, which is of the producer's own device and has been waited for.
     pub(crate) fn without_producer(self) -> Self {
         Self {
@@ -265,7 +277,7 @@ fn check_first(
     }
     if traits.intersects(Traits::TRIED) {
         let device = announced_device(object)?;
-        let is_unordered = request.is_unordered || traits.intersects(Traits::IGNORES_STREAM);
+        let is_unordered = request.is_unordered() || traits.intersects(Traits::IGNORES_STREAM);
         let waits = !has_no_streams(device) && !is_unordered;
         notes::ask(object, device, waits, options)?;
     }
@@ -477,7 +489,7 @@ fn call<'py>(
     wanted: Device,
     request: DlpackArguments,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
-    if request.copy.is_none() && request.device.is_none() && !request.is_unordered {
+    if request.copy.is_none() && request.device.is_none() {
         match call_fast(object, stream, wanted) {
             Err(error)
                 if error.is_instance_of::<PyTypeError>(object.py()) || is_tensorflow(object) =>
@@ -553,7 +565,7 @@ fn call_stepwise<'py>(
     let py = object.py();
     let names = names(py);
     let arguments = new_dict(py)?;
-    let stream = match request.is_unordered && !has_no_streams(wanted) {
+    let stream = match request.is_unordered() && !has_no_streams(wanted) {
         true => new_int(py, -1)?,
         false => stream_argument(py, stream, wanted)?,
     };

@@ -235,11 +235,7 @@ fn of_another_copy<'py>(
     let beside = match cai::unordered(object)? {
         Some(dict) => by_attributes(memory, object, traits, Some(dict), options, allow)?,
         None => {
-            let request = DlpackArguments {
-                stream: Some(Stream::None),
-                is_unordered: true,
-                ..DlpackArguments::default()
-            };
+            let request = DlpackArguments::UNORDERED;
             let offer = dlpack::offer_of_object(object, traits, request, options, Access::Unknown)?;
             claim(memory, offer, options)?;
             Beside::default()
