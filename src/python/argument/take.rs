@@ -17,8 +17,8 @@ use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Rule, Violation};
 use crate::python::argument::ANY;
 use crate::python::call::options::Options;
-use crate::python::call::policy;
 use crate::python::capsule;
+use crate::python::class::view::follow;
 use crate::python::cpython::{gil, thread_exit};
 use crate::python::exchange_table;
 use crate::python::import::cai::AllowCaiOnly;
@@ -132,7 +132,12 @@ impl Argument {
         let mut this = unsafe { memory.filled() };
         wanted.check(this.view().descriptor())?;
         match this.borrow(wanted) {
-            Ok(()) => follow(&this, may_have_moved).map(|()| this),
+            Ok(()) => {
+                if may_have_moved {
+                    follow(this.view())?;
+                }
+                Ok(this)
+            }
             Err(_) if wanted.meeting != Meeting::Refused => this.wait(object, wanted),
             Err(refused) => Err(refused.into()),
         }
@@ -156,7 +161,9 @@ impl Argument {
             // SAFETY: `import_to`, which has not failed, has written the view.
             let mut again = unsafe { memory.filled() };
             wanted.check(again.view().descriptor())?;
-            follow(&again, may_have_moved)?;
+            if may_have_moved {
+                follow(again.view())?;
+            }
             let anew = wanted.borrow(again.view().descriptor());
             if anew.is_of_memory_of(&borrow) {
                 std::mem::swap(self.view_mut(), again.view_mut());
@@ -321,18 +328,6 @@ impl Drop for Uninit {
             // SAFETY: allocated by `fresh` with this layout; `swap` has taken it, and no view is in it.
             unsafe { dealloc(spare.cast(), Layout::new::<Held>()) };
         }
-    }
-}
-
-/// Has the ready stream wait for a producer that has moved, when nothing is refused any more.
-///
-/// # Errors
-/// Those of [`CaiView::follow`].
-#[inline(always)]
-fn follow(argument: &Argument, may_have_moved: bool) -> PyResult<()> {
-    match may_have_moved {
-        true => argument.view().follow(|| gil::with(policy::policy)),
-        false => Ok(()),
     }
 }
 

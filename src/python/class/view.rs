@@ -291,7 +291,7 @@ impl PyCaiView {
     /// The exceptions of the producer's table; the rules of order; the driver's.
     #[inline]
     pub(crate) fn follow(&self) -> PyResult<()> {
-        self.view.follow(|| gil::with(policy::policy))
+        follow(&self.view)
     }
 
     /// As [`follow`](Self::follow), whatever the policy, for an order of `request`.
@@ -348,6 +348,15 @@ impl PyCaiView {
         let view = kept_by_parent(slf, this.view.ready_on(stream))?;
         Ok(Self::with(view, Beside::new(rare)))
     }
+}
+
+/// Makes the ready stream of a view wait for a producer that has moved, by the context's policy.
+///
+/// # Errors
+/// Those of [`PyCaiView::follow`].
+#[inline(always)]
+pub(crate) fn follow(view: &CaiView) -> PyResult<()> {
+    view.follow(|| gil::with(policy::policy))
 }
 
 /// Makes the ready stream of `view` wait as [`PyCaiView::follow`] does, by `policy`, for an order of `request` that is not

@@ -18,6 +18,7 @@ use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Plan, Stream};
 use crate::python::call::options::Options;
 use crate::python::call::policy;
+use crate::python::class::view::follow;
 use crate::python::cpython::names::names;
 use crate::python::cpython::{getattr, gil};
 use crate::python::import::traits::Traits;
@@ -150,13 +151,13 @@ fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {
 /// alike and makes nothing wait, and one of which the caller makes the wait does nothing.
 ///
 /// # Errors
-/// Those of [`CaiView::follow`].
+/// Those of [`follow`].
 pub(crate) fn wait(view: &CaiView, traits: Traits) -> PyResult<()> {
     if traits.intersects(Traits::UNORDERED) {
         return Ok(());
     }
     if !traits.intersects(Traits::TRIED) {
-        return view.follow(|| gil::with(policy::policy));
+        return follow(view);
     }
     match view.foresee_producer(gil::with(policy::policy)?)? {
         Some(Plan::Refuse(refused)) => Err(refused.into()),

@@ -24,13 +24,11 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
 use crate::python::call::device;
 use crate::python::call::options::{Check, Options};
-use crate::python::call::policy;
 use crate::python::capsule;
 use crate::python::capsule::Claimed;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, follow};
 use crate::python::cpython::errors;
-use crate::python::cpython::gil;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
@@ -60,7 +58,7 @@ pub(crate) fn import<'py>(
 ) -> PyResult<CaiView> {
     let (view, may_have_moved) = import_unordered(object, options)?;
     if may_have_moved {
-        view.follow(|| gil::with(policy::policy))?;
+        follow(&view)?;
     }
     Ok(view)
 }
@@ -241,18 +239,14 @@ fn of_another_copy<'py>(
             Beside::default()
         }
     };
-    match (passed, options.producer) {
-        (Some(passed), _) => {
-            // SAFETY: written: the routes have not failed.
-            unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
-        }
+    if let Some(passed) = passed {
+        // SAFETY: written: the routes have not failed.
+        unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
+    } else if let Some(producer) = options.producer {
         // Where the data is ready is the caller's word.
-        (None, Some(producer)) => {
-            // SAFETY: written, and read once: the next line writes it again, and nothing between them can fail.
-            let view = unsafe { memory.assume_init_read() };
-            memory.write(view.declared_on(producer));
-        }
-        (None, None) => {}
+        // SAFETY: written by a route, moved out once, and written again on the next line, before anyone reads it.
+        let view = unsafe { memory.assume_init_read() };
+        memory.write(view.declared_on(producer));
     }
     Ok(Some(beside))
 }
