@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cai_dlpack as cd
+import cai_example_peer as peer
 import numpy as np
 from cai_conformance import abi, exchange
 
 from conformance.tests.doubles.producers import Cai, Dlpack, Legacy, StreamObject, interface
 from conformance.tests.faults.world import World
+from conformance.tests.streams.moved_producers import Moving
 
 Make = Callable[[World], Any]
 Use = Callable[[World, Any], object]
@@ -42,19 +44,32 @@ def tensor(kind: str, device: tuple[int, int], *, offer: Callable[[abi.Made], An
     return lambda world: offer(abi.make(device=device, data=world.address(kind), **changes))
 
 
-_TABLES: dict[int, type] = {}
+_TABLES: dict[int, Moving] = {}
+
+
+def moving(world: World) -> Moving:
+    """A library whose type has the C Exchange API, and works on stream A; the type is made once."""
+    made = _TABLES.get(id(world))
+    if made is None:
+        made = _TABLES[id(world)] = Moving.of(world.address("device"), (abi.CUDA, 0), world.a)
+    made.go(world.a)
+    return made
 
 
 def tabled(world: World) -> Any:
-    """An object whose type has the C Exchange API; the type is made once."""
-    kind = _TABLES.get(id(world))
-    if kind is None:
-        made = abi.make(device=(abi.CUDA, 0), data=world.address("device"))
-        producer = exchange.Producer(made)
-        producer.stream = world.a
-        kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
-        _TABLES[id(world)] = kind
-    return kind()
+    return moving(world).array
+
+
+def moved(take: Callable[[Any], Any]) -> Make:
+    """Makes a view of an array whose library works on stream B by now: what is done with it waits for that first."""
+
+    def make(world: World) -> Any:
+        library = moving(world)
+        view = take(library.array)
+        library.go(world.b)
+        return view
+
+    return make
 
 
 PRODUCERS: dict[str, Make] = {
@@ -77,6 +92,10 @@ PRODUCERS: dict[str, Make] = {
     "tensor, capsule": tensor("device", (abi.CUDA, 0), offer=lambda made: made.capsule()),
     "tensor, host": tensor("host", (abi.CPU, 0)),
     "table": tabled,
+    "view": lambda world: cd.view(on_a("device")(world)),
+    "view of a table, moved": moved(cd.view),
+    "another copy's view": lambda world: peer.view_of(on_a("device")(world)),
+    "another copy's view of a table, moved": moved(peer.view_of),
     "NumPy": lambda world: np.arange(6.0).reshape(2, 3),
     "NumPy, structs": lambda world: np.zeros((2, 3), dtype=STRUCT),
     "NumPy, read-only": lambda world: np.broadcast_to(np.float32(1), (2, 3)),
@@ -221,6 +240,7 @@ OF_AN_ARRAY: dict[str, Use] = {
     "to: numba.cuda": lambda world, array: cd.to(array, "numba.cuda", stream=world.b),
     "to: cuda.core": lambda world, array: cd.to(array, "cuda.core", stream=world.b),
     "to: tvm_ffi": lambda world, array: cd.to(array, "tvm_ffi", stream=world.b),
+    "Rust argument": lambda world, array: peer.view_of(array),
     "share": shared,
     "open": opened,
     "traced: on": traced(lambda world, array: cd.view(array).on(world.b)),
@@ -256,7 +276,12 @@ class Route:
     @property
     def is_foreign(self) -> bool:
         """Whether another library makes the result, which calls the driver too."""
-        return self.use.startswith("to: ")
+        return self.use.startswith("to: ") or self.use == "Rust argument"
+
+    @property
+    def held(self) -> int:
+        """How many owners the array itself keeps, of those that `stats` counts: another copy counts its own."""
+        return int(self.producer.startswith("view"))
 
     def __str__(self) -> str:
         return f"{self.producer} / {self.use}"

@@ -83,11 +83,11 @@ class State:
             "contexts": live.contexts,
         }
 
-    def assert_as_before(self, what: str, is_let_go: Callable[[], bool] = lambda: True) -> None:
-        """Waits until all is as before, and nothing refers to the array any more."""
-        end = time.monotonic() + 2
-        while (now := self.now()) != self.before or not is_let_go():
-            assert time.monotonic() < end, f"{what}: {self.before} became {now}, array let go: {is_let_go()}"
+    def assert_as_before(self, what: str, held: int = 0, is_let_go: Callable[[], bool] = lambda: True) -> None:
+        """Waits until all is as before but for the owners that an array holds, to which nothing else refers."""
+        end, before = time.monotonic() + 2, self.before | {"live": self.before["live"] + held}
+        while (now := self.now()) != before or not is_let_go():
+            assert time.monotonic() < end, f"{what}: {before} became {now}, array let go: {is_let_go()}"
             time.sleep(0.0005)
 
     def lose(self, what: str) -> int:
@@ -128,7 +128,7 @@ def calls_of(route: Route, state: State) -> tuple[object, list[str]]:
     array = route.make(state.world)
     state.control.clear()
     result = route.run(state.world, array)
-    state.assert_as_before(f"{route}")
+    state.assert_as_before(f"{route}", route.held)
     return result, sorted({call.name for call in state.control.calls()})
 
 
@@ -183,7 +183,7 @@ def fails_rightly(route: Route, state: State, fault: tuple[str, int, int], expec
     function, code, nth = fault
     what = f"{route}: call {nth} of {function} = {code}"
     array = route.make(state.world)
-    state.assert_as_before(f"before {what}")
+    state.assert_as_before(f"before {what}", route.held)
     references = sys.getrefcount(array)
     state.control.clear()
     state.control.fault(function, code, nth, by="this")
@@ -204,7 +204,7 @@ def fails_rightly(route: Route, state: State, fault: tuple[str, int, int], expec
         is_any = (route.producer, function) == OF_NO_ELEMENTS
         assert is_any or not is_reached or is_survived(fault, calls), f"{what}: not raised, {calls}"
     del result
-    state.assert_as_before(what, lambda: sys.getrefcount(array) == references)
+    state.assert_as_before(what, route.held, lambda: sys.getrefcount(array) == references)
     return is_reached
 
 

@@ -733,7 +733,7 @@ fn offer_of_object<'py>(
     let stated = match facts.table {
         // As in `foreign_seen`: a type with a table is not asked for its interface.
         Some(_) => Access::Unknown,
-        None => stated(object)?,
+        None => stated(object, facts.traits)?,
     };
     if facts.traits.intersects(Traits::OURS) {
         return offer_of_view(object.cast()?, facts, request, options, stated);
@@ -797,8 +797,13 @@ fn refused_device(wanted: Device, hint: String) -> Violation {
 /// # Errors
 /// A `BaseException` that is no `Exception`: an interrupt.
 #[inline(always)]
-fn stated(object: &Bound<'_, PyAny>) -> PyResult<Access> {
-    match cai::attribute(object) {
+fn stated(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<Access> {
+    let read = match traits.intersects(Traits::ANOTHER_COPY) {
+        // Its getter waits for a producer that has moved, as its `__dlpack__` does.
+        true => cai::unordered(object),
+        false => cai::attribute(object),
+    };
+    match read {
         Ok(None) => Ok(Access::Unknown),
         Ok(Some(dict)) => stated_in(&dict),
         Err(error) => unless_exception(object.py(), error),
