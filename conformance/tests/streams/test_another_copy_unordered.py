@@ -132,6 +132,23 @@ def test_explain_tells_the_wait_and_the_refusal_of_the_import(
     captures.close()
 
 
+@EACH
+@pytest.mark.parametrize("captured", CAPTURED, ids=str)
+@pytest.mark.parametrize("moves", [True, False])
+def test_from_dlpack_makes_the_waits_of_its_call_alone(
+    moves: bool, captured: str | None, passed: Passed, captures: Captures
+) -> None:
+    """Its dict, of which an import by DLPack asks whether the memory may be written, is read without a wait."""
+    if moves:
+        passed.go()
+    if captured:
+        captures.begin(passed.named[captured])
+    for asked in (passed.named["other"], passed.named["ready"], passed.named["new"], LEGACY, -1, None):
+        of_peers = passed.done(partial(cd.from_dlpack, passed.peers, stream=asked))
+        assert of_peers == passed.done(partial(cd.from_dlpack, passed.own, stream=asked)), asked
+    captures.close()
+
+
 @pytest.mark.parametrize("kind", ["pinned", "managed"])
 def test_memory_ready_on_another_context_s_default_stream(kind: str, track: Track) -> None:
     """Its dict is refused where that context is not current; the producer's default stream is that one's by now."""
