@@ -146,6 +146,18 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
     Ok(events)
 }
 
+/// Checks that `on` is one stream for all arrays, and makes nothing wait.
+///
+/// # Errors
+/// `stream-context` as [`join`]; the driver's.
+#[cfg(feature = "pyo3")]
+pub(crate) fn check_join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<(), Error> {
+    match joined.has_meanings(on) {
+        true => meaning(driver, joined, on).map(drop),
+        false => Ok(()),
+    }
+}
+
 /// Finds the distinct streams that `on` has to wait for, which is of the context `meant`; `homes` keeps their contexts.
 fn distinct<'d>(
     driver: &'d dyn Driver,

@@ -62,6 +62,8 @@ pub(crate) use context::{ContextGuard, Primaries, context_meant, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use error::{Refusal, twice, unless_ended};
+#[cfg(feature = "pyo3")]
+pub(crate) use join::check_join;
 pub(crate) use join::{Joined, join};
 pub(crate) use lease::{Lease, PrivateStream};
 pub(crate) use order::foresee;

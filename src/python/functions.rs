@@ -118,7 +118,14 @@ impl Function for FromCai {
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
         let mut new = NewView::new(arguments.obj.py())?;
-        let beside = cai::import(new.view(), &arguments.obj, options, AllowCaiOnly::Yes)?;
+        let traits = known_types::facts_of(&arguments.obj)?.traits;
+        let beside = cai::import(
+            new.view(),
+            &arguments.obj,
+            traits,
+            options,
+            AllowCaiOnly::Yes,
+        )?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
         // SAFETY: written: `import` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())

@@ -9,7 +9,7 @@ use crate::driver;
 use crate::driver::Joined;
 use crate::error::Error;
 use crate::protocol::rule::Field;
-use crate::protocol::stream::{Request, Stream};
+use crate::protocol::stream::{Plan, Request, Stream, SyncPolicy};
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
 use crate::python::call::stream;
@@ -135,12 +135,27 @@ fn ordered<'py>(
         Err(other) => imported(&other.into_inner(), taken),
     });
     let views: Vec<Bound<'py, PyCaiView>> = views.collect::<PyResult<_>>()?;
+    let mut moved = Vec::new();
     for view in &views {
-        view.get().prepare_by_name(Request::Stream(target))?;
-        joined.array(view.get().view().ready_number(), view.get().view().place());
+        view.get().check_scope()?;
+        let this = view.get().view();
+        joined.array(this.ready_number(), this.place());
+        match this.foresee_producer(SyncPolicy::Event)? {
+            Some(Plan::Refuse(refused)) => return Err(refused.into()),
+            Some(_) => moved.push(view),
+            None => {}
+        }
     }
     if let Some(refused) = joined.refused(target) {
         return Err(of_target(refused.into()).into());
+    }
+    if !moved.is_empty() {
+        // Asked twice then: what `on` means is refused before anything waits.
+        with_driver(|driver| driver::check_join(driver, &joined, target)).map_err(of_target)?;
+    }
+    for view in moved {
+        let request = Request::Stream(target);
+        view.get().follow_by_name(request)?;
     }
     if joined.needs_driver(target) {
         with_driver(|driver| driver::join(driver, &joined, target)).map_err(of_target)?;
@@ -162,13 +177,13 @@ fn of_target(error: Error) -> Error {
     }
 }
 
-/// Imports an array that is no view.
+/// Imports an array that is no view; its wait for a producer that has moved is made with those of the views.
 fn imported<'py>(
     array: &Bound<'py, PyAny>,
     taken: &mut Vec<Taken<'py>>,
 ) -> PyResult<Bound<'py, PyCaiView>> {
     if !capsule::is_capsule(array) {
-        let view = object::new_view(array, Options::NONE)?;
+        let view = object::new_view_unordered(array)?;
         return Ok(view.cast_into::<PyCaiView>()?);
     }
     let offer = route::offer_of_capsule(array, Options::NONE)?;

@@ -247,6 +247,7 @@ OF_AN_ARRAY: dict[str, Use] = {
     "traced: to_dlpack": traced(lambda world, array: cd.to_dlpack(array, stream=world.b, max_version=(1, 3))),
     "traced: attributes": traced(lambda world, array: cd.view(array).__cuda_array_interface__),
     "explain": lambda world, array: cd.explain(array, to="torch", stream=world.b),
+    "explain, no consumer": lambda world, array: cd.explain(array),
     "explain, numpy": lambda world, array: cd.explain(array, to="numpy"),
 }
 

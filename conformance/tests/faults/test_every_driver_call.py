@@ -60,7 +60,7 @@ SURVIVED: dict[str, list[Survived]] = {
 SHARED = "cuIpcGetEventHandle"
 OF_A_SHARES_END = ("cuCtxGetCurrent", "cuCtxGetId", "cuCtxSetCurrent", "cuEventDestroy")
 #: Foresees what an export would do, and answers also if the driver cannot be asked: by naming what was not answered.
-TOLD = ("explain", "explain, numpy")
+TOLD = ("explain", "explain, numpy", "explain, no consumer")
 #: The address of an array without elements may be any: no array is refused for what the driver says of it.
 OF_NO_ELEMENTS = ("device, empty", "cuPointerGetAttributes")
 

@@ -17,6 +17,7 @@ from conformance.tests.simulated.capture import Captures
 from conformance.tests.streams.moved_producers import KINDS, Moving
 from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
 from conformance.tests.streams.test_capture import captures
+from conformance.tests.streams.test_consume import on_another_thread
 
 __all__ = ["captures"]
 
@@ -138,6 +139,22 @@ def test_a_consumer_that_asks_for_no_order_gets_none(policy: Any, track: Track, 
     with cd.policy(sync=policy):
         for export in (moved.view.__dlpack__, partial(cd.to_dlpack, moved.view)):
             assert moved.done(partial(export, stream=-1)) == ((), None)
+
+
+@pytest.mark.parametrize("policy", ["event", "host", "none"])
+@pytest.mark.parametrize("goes", ["new", "legacy", "per-thread"])
+def test_what_is_ready_on_another_thread_s_own_stream(goes: str, policy: Any, track: Track) -> None:
+    """No stream of this thread's waits in that one's place."""
+    moved = Moved(track, "device", "per-thread", goes)
+
+    def compare() -> None:
+        with cd.policy(sync=policy):
+            told = moved.told()
+            calls, refused = moved.done(partial(cd.view, moved.view))
+        assert (calls, told.refused) == ((), refused)
+        assert (refused is None) == (policy == "none")
+
+    assert on_another_thread(track.machine, compare) is None
 
 
 #: The names in the lines that `explain` tells of each library, and the memory that it takes.

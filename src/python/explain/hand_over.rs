@@ -26,7 +26,8 @@ use crate::view::{CaiView, PresentAs, Transfer};
 pub(super) struct Given<'a, 'py> {
     pub(super) partner: Option<&'static Partner>,
     pub(super) stream: Option<&'a Bound<'py, PyAny>>,
-    /// The array is the view of another copy of this library, whose import waits for a producer that has moved.
+    /// The array is the view of another copy of this library, or has the state of the view that is its `owner=`: the import
+    /// waits for a producer that has moved.
     pub(super) is_passed: bool,
 }
 

@@ -78,15 +78,15 @@ impl Function for Explain {
         let _level = Level::begin(arguments.obj.py())?;
         let parsed = Options::read(Self::given(&arguments))?;
         let options = parsed.as_ref().unwrap_or(Options::NONE);
+        let traits = known_types::facts_of(&arguments.obj)?.traits;
         let given = Given {
             partner: (arguments.to.as_deref())
                 .filter(|to| !is_our_class(to))
                 .map(|to| library::of(to, "to"))
                 .transpose()?,
             stream: arguments.stream.as_deref(),
-            is_passed: known_types::facts_of(&arguments.obj)?
-                .traits
-                .intersects(Traits::ANOTHER_COPY),
+            is_passed: traits.intersects(Traits::ANOTHER_COPY)
+                || options.owner.is_some() && !traits.intersects(Traits::OURS),
         };
         // Errors of the import become text, and are dropped.
         let explanation = release::dropping(|| explain(&arguments.obj, options, given))?;

@@ -6,7 +6,6 @@
 //! this in a capsule.
 
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ptr::NonNull;
 
@@ -163,27 +162,4 @@ pub(crate) fn wait(view: &CaiView, traits: Traits) -> PyResult<()> {
         Some(Plan::Refuse(refused)) => Err(refused.into()),
         _ => Ok(()),
     }
-}
-
-/// Gives the passed streams to the view that was imported with them, and then makes the `wait` for a producer that has moved.
-/// Drops the view if that fails.
-///
-/// # Safety
-/// The view is written, and not used after an error.
-///
-/// # Errors
-/// The driver's, if it is asked for the memory's context; those of `wait`.
-pub(crate) unsafe fn take(
-    memory: &mut MaybeUninit<CaiView>,
-    passed: PassedStreams,
-    wait: impl FnOnce(&CaiView) -> PyResult<()>,
-) -> PyResult<()> {
-    // SAFETY: this function's contract.
-    let view = unsafe { memory.assume_init_mut() };
-    let taken = (view.take_streams(passed).map_err(PyErr::from)).and_then(|()| wait(view));
-    if taken.is_err() {
-        // SAFETY: this function's contract.
-        unsafe { memory.assume_init_drop() };
-    }
-    taken
 }

@@ -16,17 +16,17 @@ use crate::protocol::stream::Stream;
 use crate::python::call::options;
 use crate::python::call::options::{Check, Options};
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, kept};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::{errors, getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
 use crate::python::import::notice::{Notice, warn_of};
+use crate::python::import::of_view::OfView;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    another_copy, cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared,
-    why_not,
+    cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared, why_not,
 };
 use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
@@ -39,56 +39,47 @@ pub(crate) enum AllowCaiOnly {
     No,
 }
 
-/// Imports by CAI alone: an object with the attribute, or a dict with `owner=`. Writes the view unless it fails.
+/// Imports by CAI alone: an object with the attribute, or a dict with `owner=`. Writes the view unless it fails. `traits` are
+/// those of the object's type, and of the import ([`another_copy::wait`]).
 ///
 /// # Errors
 /// The rules of the interface and of the options; the driver's; the exceptions of the producer.
 pub(crate) fn import<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
+    traits: Traits,
     options: &Options<'_, 'py>,
     allow: AllowCaiOnly,
 ) -> PyResult<Beside> {
-    let parent = object.cast::<PyCaiView>().ok();
-    if let Some(parent) = parent {
-        undeclared::check_view(parent, options)?;
-    }
-    let traits = known_types::facts_of(object)?.traits;
-    let passed = another_copy::streams_of(object, traits, options)?;
-    let is_passed =
-        traits.intersects(Traits::ANOTHER_COPY) && (passed.is_some() || options.producer.is_some());
-    let dict = match parent.is_some() || is_passed {
+    let said = OfView::read(object, traits, options)?;
+    let dict = match said.is_unordered {
         true => unordered(object)?,
         false => None,
     };
     let beside = import_any(memory, object, dict, options, allow)?;
-    if let Some(passed) = passed {
-        // SAFETY: written: `import_any` has not failed.
-        unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
-    }
-    if let Some(parent) = parent {
-        let own = parent.get().view();
-        // SAFETY: written: `import_any` has not failed.
-        let view = unsafe { memory.assume_init_mut() };
-        // The dict says less than the view, of its order too.
-        if options.producer.is_none() {
-            let streams = own.streams_by(view.device()).map_err(PyErr::from);
-            match streams.and_then(|streams| parent.get().follow().map(|()| streams)) {
-                Ok(streams) => view.set_streams(streams),
-                Err(refused) => {
-                    // SAFETY: written, and not used after an error.
-                    unsafe { memory.assume_init_drop() };
-                    return Err(refused);
-                }
-            }
-        }
-        let own = own.descriptor().access();
-        let access = options.read_only.map_or(own, Access::of_flag);
-        let descriptor = view.descriptor().clone().with_access(access);
-        // SAFETY: the same bytes. They are written if the view that lends them may be, or if the caller asserts it.
-        unsafe { view.set_descriptor(descriptor) };
-    }
+    // SAFETY: written: `import_any` has not failed.
+    unsafe { finished(memory, |view| said.complete(view, traits, options)) }?;
     Ok(beside)
+}
+
+/// Finishes a view that was written. Drops it if that fails.
+///
+/// # Safety
+/// The view is written, and not used after an error.
+///
+/// # Errors
+/// Those of `finish`.
+pub(crate) unsafe fn finished(
+    memory: &mut MaybeUninit<CaiView>,
+    finish: impl FnOnce(&mut CaiView) -> PyResult<()>,
+) -> PyResult<()> {
+    // SAFETY: this function's contract.
+    let finished = finish(unsafe { memory.assume_init_mut() });
+    if finished.is_err() {
+        // SAFETY: this function's contract.
+        unsafe { memory.assume_init_drop() };
+    }
+    finished
 }
 
 /// Like [`import`], without what a view says beside its dict, which is given if it has been read.
@@ -478,8 +469,9 @@ enum Speaker<'a, 'py> {
     Library(Traits),
 }
 
-/// Finds who speaks for a dict. The state of a view is kept, if the dict names no other stream than the view does. A
-/// container tells nothing of whose the memory is, so that no stream in its dict declares nothing: it is not searched.
+/// Finds who speaks for a dict. The state of a view is kept, if the dict names no stream; a bare dict, which is of no object,
+/// may name the view's. A container tells nothing of whose the memory is, so that no stream in its dict declares nothing: it
+/// is not searched. A view that is imported by its dict tells its streams itself ([`OfView`]).
 ///
 /// # Errors
 /// `stream-undeclared` if the import is strict and such a view is undeclared; `scope-ended`; what a type's attributes raise.
@@ -491,6 +483,9 @@ fn of_owner<'a, 'py>(
     options: &Options<'_, 'py>,
 ) -> PyResult<Speaker<'a, 'py>> {
     let traits = known_types::facts_of(object)?.traits;
+    if traits.intersects(Traits::OURS | Traits::ANOTHER_COPY) {
+        return Ok(Speaker::Library(Traits::empty()));
+    }
     if traits.intersects(Traits::LISTED) && !object.is(owner) {
         // The object's own library speaks, and one that lends it memory may be more doubtful still.
         let beside = known_types::facts_of(&owner)?.traits & Traits::SILENT;
@@ -498,9 +493,9 @@ fn of_owner<'a, 'py>(
     }
     if let Ok(view) = owner.cast::<PyCaiView>() {
         let own = view.get().view();
-        if named == Stream::None || named == own.ready_number() {
+        let is_its_own = named == own.ready_number() && object.is_instance_of::<PyDict>();
+        if named == Stream::None || is_its_own {
             undeclared::check_view(&view, options)?;
-            view.get().prepare()?;
             return Ok(Speaker::View(view));
         }
     }
@@ -531,9 +526,9 @@ fn owner<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     match options.owner {
         None => Ok(object.clone()),
-        Some(owner) if object.is_instance_of::<PyDict>() => Ok(owner.to_owned()),
+        Some(owner) if object.is_instance_of::<PyDict>() => kept(owner),
         Some(owner) => {
-            let both = [Ok(object.clone()), Ok(owner.to_owned())];
+            let both = [Ok(object.clone()), kept(owner)];
             Ok(new_tuple(object.py(), both)?.into_any())
         }
     }

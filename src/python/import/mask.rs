@@ -20,12 +20,12 @@ use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::recursion::Level;
 use crate::python::cpython::tracing::Tracer;
 use crate::python::import::cai::AllowCaiOnly;
+use crate::python::import::of_view::OfView;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
     cai, cai_dict, fields, known_types, masked_array, object, route, state, undeclared,
 };
 use crate::python::trace::trace;
-use crate::view::CaiView;
 
 signature! {
     /// Returns the values and the mask of a masked array as two views. Copies nothing.
@@ -132,7 +132,9 @@ fn split_masked<'py>(
     let shape = read.interface.shape().to_vec();
     let mask = mask_view(&mask, &shape, form, options)?;
     let values = cai::view(obj, read, options, AllowCaiOnly::Yes)?;
-    Ok((PyCaiView::new(values), Some(PyCaiView::new(mask))))
+    // The mask may be a view, whose producer may have moved: waited for when nothing is refused any more.
+    mask.follow()?;
+    Ok((PyCaiView::new(values), Some(mask)))
 }
 
 /// Reads `__cuda_array_interface__`; refuses a bare dict, which has no owner.
@@ -184,13 +186,21 @@ fn values<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResu
     Ok(PyCaiView::with(unsafe { view.assume_init() }, beside))
 }
 
+/// Views the mask. Nothing waits for a mask that is a view; it keeps what that says of its order, and its consume block.
 fn mask_view<'py>(
     mask: &Bound<'py, PyAny>,
     shape: &[i64],
     form: Option<MaskForm>,
     options: &Options<'_, 'py>,
-) -> PyResult<CaiView> {
-    let read = match cai::attribute(mask)? {
+) -> PyResult<PyCaiView> {
+    let options = &options_of(options);
+    let traits = known_types::facts_of(mask)?.unordered().traits;
+    let said = OfView::read(mask, traits, options)?;
+    let dict = match said.is_unordered {
+        true => cai::unordered(mask)?,
+        false => cai::attribute(mask)?,
+    };
+    let read = match dict {
         Some(dict) => cai_dict::read(&dict, options.is_strict(mask.py())?)?,
         None => {
             let name = type_name(mask);
@@ -211,14 +221,19 @@ fn mask_view<'py>(
     let device = options.device.unwrap_or(Device::cuda(0));
     let descriptor = form.describe(&read.interface, device)?;
     let (stream, is_stream_known) = (read.interface.stream(), read.is_stream_known());
-    cai::finish(
+    let mut view = cai::finish(
         mask,
         descriptor,
         read.address,
         stream,
         is_stream_known,
-        &options_of(options),
-    )
+        options,
+    )?;
+    said.complete(&mut view, traits, options)?;
+    match mask.cast::<PyCaiView>() {
+        Ok(parent) => PyCaiView::derive(parent, view),
+        Err(_) => Ok(PyCaiView::new(view)),
+    }
 }
 
 /// Returns the options that apply to the mask as well.

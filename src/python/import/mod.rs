@@ -16,6 +16,7 @@ pub(crate) mod notes;
 pub(crate) mod notice;
 pub(crate) mod numba;
 pub(crate) mod object;
+pub(crate) mod of_view;
 pub(crate) mod own_descr;
 pub(crate) mod route;
 pub(crate) mod state;

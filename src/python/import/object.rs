@@ -8,6 +8,7 @@ use crate::python::call::options::Options;
 use crate::python::class::alloc::NewView;
 use crate::python::class::view::{PyCaiView, kept_by_parent};
 use crate::python::import::cai::AllowCaiOnly;
+use crate::python::import::known_types::TypeFacts;
 use crate::python::import::traits::Traits;
 use crate::python::import::{known_types, route, undeclared};
 
@@ -25,6 +26,24 @@ pub(crate) fn new_view<'py>(
         let view = derived(object, options)?.into_object(object.py())?;
         return Ok(view.into_any());
     }
+    of_foreign(object, facts, options)
+}
+
+/// Imports an array that is no `CaiView` as a view, without the wait for a producer that has moved, which the caller makes.
+///
+/// # Errors
+/// Those of [`route::foreign`]; out of memory.
+pub(crate) fn new_view_unordered<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let facts = known_types::facts_of(object)?.unordered();
+    of_foreign(object, facts, Options::NONE)
+}
+
+#[inline(always)]
+fn of_foreign<'py>(
+    object: &Bound<'py, PyAny>,
+    facts: TypeFacts,
+    options: &Options<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     let mut new = NewView::new(object.py())?;
     let beside = route::foreign(new.view(), object, facts, options, AllowCaiOnly::Yes)?;
     let beside = beside.keeping(None, options.producer_object.as_deref());

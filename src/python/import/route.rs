@@ -27,7 +27,7 @@ use crate::python::call::options::{Check, Options};
 use crate::python::capsule;
 use crate::python::capsule::Claimed;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::{PyCaiView, follow};
+use crate::python::class::view::{PyCaiView, follow, kept};
 use crate::python::cpython::errors;
 use crate::python::cpython::int::type_name;
 use crate::python::cpython::names::names;
@@ -64,7 +64,7 @@ pub(crate) fn import<'py>(
 }
 
 /// As [`import`], without the wait for a producer that has moved, which the caller makes when nothing is refused any more;
-/// with whether it may have: the view is of another one.
+/// with whether it may have: the view is of another one, or its state is that of one that is the `owner=`.
 ///
 /// # Errors
 /// Those of [`import`].
@@ -88,7 +88,8 @@ pub(crate) fn import_unordered<'py>(
     foreign(&mut view, object, facts, options, AllowCaiOnly::No)?;
     // SAFETY: written: `foreign` has not failed.
     let view = unsafe { view.assume_init() };
-    Ok((view, facts.traits.intersects(Traits::ANOTHER_COPY)))
+    let is_a_views = facts.traits.intersects(Traits::ANOTHER_COPY) || options.owner.is_some();
+    Ok((view, is_a_views))
 }
 
 /// Imports an object that is no `CaiView`: writes the view unless it fails, and returns what stands beside it.
@@ -196,7 +197,7 @@ fn without_table<'py>(
             return Ok(Beside::default());
         }
         if object.is_instance_of::<PyDict>() {
-            return cai::import(memory, object, options, allow);
+            return cai::import(memory, object, facts.traits, options, allow);
         }
         state::check_values(object, facts.traits)?;
         if let Some(view) = cai::by_fields(object, facts.traits, options)? {
@@ -210,14 +211,20 @@ fn without_table<'py>(
         }
     }
     let dict = cai::attribute(object)?;
-    by_attributes(memory, object, facts.traits, dict, options, allow)
+    let beside = by_attributes(memory, object, facts.traits, dict, options, allow)?;
+    if options.owner.is_some() {
+        // Its state may be that of the view that is its `owner=`.
+        // SAFETY: written: `by_attributes` has not failed.
+        unsafe { cai::finished(memory, |view| another_copy::wait(view, facts.traits)) }?;
+    }
+    Ok(beside)
 }
 
 /// Imports the view of another copy by its dict, or else by `__dlpack__`, neither of which makes anything wait; with the
 /// streams that it has passed, or the one that the caller has named. `None`, with nothing done, if it has passed none.
 ///
 /// # Errors
-/// Those of the routes and of [`another_copy::take`].
+/// Those of the routes and of [`another_copy::wait`]; the driver's, if it is asked for the memory's context.
 #[cold]
 fn of_another_copy<'py>(
     memory: &mut MaybeUninit<CaiView>,
@@ -239,15 +246,20 @@ fn of_another_copy<'py>(
             Beside::default()
         }
     };
-    if let Some(passed) = passed {
-        // SAFETY: written: the routes have not failed.
-        unsafe { another_copy::take(memory, passed, |view| another_copy::wait(view, traits)) }?;
-    } else if let Some(producer) = options.producer {
-        // Where the data is ready is the caller's word.
-        // SAFETY: written by a route, moved out once, and written again on the next line, before anyone reads it.
-        let view = unsafe { memory.assume_init_read() };
-        memory.write(view.declared_on(producer));
-    }
+    let finish = |view: &mut CaiView| {
+        match (passed, options.producer) {
+            (Some(passed), _) => view.take_streams(passed)?,
+            // Where the data is ready is the caller's word.
+            (None, Some(producer)) => {
+                dlpack::stream_to_request(view.device(), self::request(options))?;
+                *view = view.clone().declared_on(producer);
+            }
+            (None, None) => {}
+        }
+        another_copy::wait(view, traits)
+    };
+    // SAFETY: written: the routes have not failed.
+    unsafe { cai::finished(memory, finish) }?;
     Ok(Some(beside))
 }
 
@@ -468,13 +480,21 @@ pub(crate) fn by_dlpack<'py>(
             return by_view(memory, object, request, options);
         }
         dlpack::check_has_dlpack(object, facts.traits)?;
-        if facts.traits.intersects(Traits::OURS) {
-            let may_copy = request.device.is_some() || request.copy == Some(true);
-            if options.producer.is_some() || may_copy && !options.keeps_view() {
-                return by_derived(memory, object, request, options);
+        // A view is described, and refused, before anything waits.
+        let is_described = match facts.traits {
+            traits if traits.intersects(Traits::OURS) => {
+                options.producer.is_some() || !options.keeps_view()
             }
-        } else if options.producer.is_some() && is_transferred(object, request, options)? {
+            traits => traits.intersects(Traits::ANOTHER_COPY) && options.producer.is_some(),
+        };
+        if is_described {
+            return by_derived(memory, object, request, options);
+        }
+        if options.producer.is_some() && is_transferred(object, request, options)? {
             return by_producers_stream(memory, object, facts, request, options);
+        }
+        if facts.traits.intersects(Traits::ANOTHER_COPY) && options.is_strict(object.py())? {
+            another_copy::streams_of(object, facts.traits, options)?;
         }
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
@@ -569,10 +589,10 @@ fn by_view<'py>(
     of_view(memory, &view, request, &of_copy(options))
 }
 
-/// Derives a view of a view by the caller's options, and asks that for a copy, or for the data on another stream or device.
+/// Derives a view of a view, of this library or of another copy, by the caller's options, and asks that for its data.
 ///
 /// # Errors
-/// Those of [`import`] and [`offer_of_view`].
+/// Those of [`import_unordered`] and [`offer_of_view`].
 #[cold]
 fn by_derived<'py>(
     memory: &mut MaybeUninit<CaiView>,
@@ -580,7 +600,8 @@ fn by_derived<'py>(
     request: DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
-    let view = import(object, options)?;
+    // The export makes the wait for a producer that has moved; there is none if the caller has named where the data is ready.
+    let (view, _) = import_unordered(object, options)?;
     let is_there = request.device.is_none_or(|wanted| wanted == view.device());
     // It is ready on the producer's stream.
     let is_ready = options.producer.is_some() && request.consumer.is_none();
@@ -1028,6 +1049,6 @@ fn check_bounds(descriptor: &Descriptor, options: &Options<'_, '_>) -> PyResult<
 
 /// Returns the `owner=` that a view keeps beside its own: made before the tensor is taken, since it can fail.
 fn beside(options: &Options<'_, '_>) -> PyResult<Option<Owner>> {
-    let owner = options.owner.map(|owner| release::own(owner.to_owned()));
+    let owner = options.owner.map(|owner| release::own(kept(owner)?));
     Ok(owner.transpose()?.map(Owner::from_raw))
 }

@@ -54,10 +54,9 @@ pub(crate) fn import<'py>(
     if capsule::is_capsule(object) {
         return Ok(of_capsule(object, options));
     }
-    let mut by_table = false;
+    let (mut by_table, traits) = (false, facts.traits | Traits::TRIED);
     let ((end, notes), warnings) = warn::collecting(|| {
         noting(object, || {
-            let traits = facts.traits | Traits::TRIED;
             let facts = TypeFacts { traits, ..facts };
             foreign(object, facts, options, || by_table = true)
         })
@@ -66,7 +65,7 @@ pub(crate) fn import<'py>(
         (Ok(view), _) => End::View(view, None),
         (Err(stopped), Some(device)) => {
             release::drop_now(stopped);
-            End::Unasked(device, by_interface(object, options))
+            End::Unasked(device, by_interface(object, traits, options))
         }
         (Err(error), None) => End::Refused(error),
     };
@@ -140,9 +139,13 @@ impl<'py> Trial<'py> {
 }
 
 /// Reads what the interface of an object says of the array, though it is not the route.
-fn by_interface<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> Option<PyCaiView> {
+fn by_interface<'py>(
+    object: &Bound<'py, PyAny>,
+    traits: Traits,
+    options: &Options<'_, 'py>,
+) -> Option<PyCaiView> {
     let mut view = MaybeUninit::uninit();
-    let read = || cai::import(&mut view, object, options, AllowCaiOnly::Yes);
+    let read = || cai::import(&mut view, object, traits, options, AllowCaiOnly::Yes);
     match warn::collecting(read).0 {
         // SAFETY: written: `import` has not failed.
         Ok(beside) => Some(PyCaiView::with(unsafe { view.assume_init() }, beside)),
