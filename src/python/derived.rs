@@ -6,7 +6,7 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use crate::protocol::rule::Field;
-use crate::protocol::stream::{Request, Stream};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::python::call::choice::{choice, flag};
 use crate::python::call::stream;
 use crate::python::class::awaiting::coroutine;
@@ -150,6 +150,11 @@ impl Function for AsKind {
         let side = choice(&arguments.kind, "kind", &KINDS)?;
         slf.get().check_scope()?;
         if side == PresentAs::Host {
+            let this = slf.get().view();
+            // Refused before that wait: without one `present_as` itself refuses before it waits.
+            if this.foresee_producer(SyncPolicy::Event)?.is_some() {
+                this.check_presented(side)?;
+            }
             slf.get().follow_by_name(Request::Host)?;
         }
         let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;

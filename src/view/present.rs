@@ -2,7 +2,7 @@
 //! from the host, and many consumers take one of the two alone.
 
 use super::{CaiView, TO_THE_CPU, Transfer, with_driver};
-use crate::driver::{MemoryKind, PointerInfo};
+use crate::driver::{Context, MemoryKind, PointerInfo};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -71,23 +71,7 @@ impl CaiView {
             }
             return Ok(self.clone());
         }
-        if own.is_opaque() {
-            return Err(self.not_presented(side).into());
-        }
-        let (data, ordinal, context, is_managed) = match self.pointer_info()? {
-            None => (0, 0, None, false),
-            Some(info) => {
-                let data = match side {
-                    PresentAs::Cuda => info.device_pointer,
-                    PresentAs::Host => info.host_pointer,
-                };
-                if info.kind == MemoryKind::Unknown || data == 0 {
-                    return Err(self.not_presented(side).into());
-                }
-                let is_managed = info.kind == MemoryKind::Managed;
-                (data, info.ordinal.max(0), info.context, is_managed)
-            }
-        };
+        let (data, ordinal, context, is_managed) = self.found(side)?;
         match side {
             PresentAs::Cuda => {
                 let mut view = self.renamed(data, Device::cuda(ordinal), is_managed)?;
@@ -128,6 +112,43 @@ impl CaiView {
             }
             PresentAs::Host => refused,
         }
+    }
+
+    /// Refuses what [`present_as`](Self::present_as) refuses before anything waits.
+    ///
+    /// # Errors
+    /// Those of [`present_as`](Self::present_as) without those of the order.
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(crate) fn check_presented(&self, side: PresentAs) -> Result<(), Error> {
+        match self.device().device_type == DeviceType::CPU {
+            true => Ok(()),
+            false => self.found(side).map(drop),
+        }
+    }
+
+    /// Finds the address for `side`, the device, the memory's context, and whether it is managed.
+    ///
+    /// # Errors
+    /// `present-as`; the driver's.
+    fn found(&self, side: PresentAs) -> Result<(u64, i32, Option<Context>, bool), Error> {
+        if self.device().is_opaque() {
+            return Err(self.not_presented(side).into());
+        }
+        Ok(match self.pointer_info()? {
+            None => (0, 0, None, false),
+            Some(info) => {
+                let data = match side {
+                    PresentAs::Cuda => info.device_pointer,
+                    PresentAs::Host => info.host_pointer,
+                };
+                if info.kind == MemoryKind::Unknown || data == 0 {
+                    return Err(self.not_presented(side).into());
+                }
+                let is_managed = info.kind == MemoryKind::Managed;
+                (data, info.ordinal.max(0), info.context, is_managed)
+            }
+        })
     }
 
     /// Whether the memory, or a copy, can be had on the CPU: the host cannot wait for a stream of ROCm.
