@@ -3,10 +3,14 @@
 use std::thread;
 
 use super::context::{ContextGuard, Home};
+#[cfg(feature = "pyo3")]
+use super::order::foresee;
 use super::order::{Done, order};
 use super::{Defaults, Driver, Place};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
+#[cfg(feature = "pyo3")]
+use crate::protocol::stream::Plan;
 use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 
 /// What is to be joined: the distinct streams to wait for, and where the arrays are.
@@ -127,18 +131,8 @@ fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) ->
 /// first stream that cannot be waited for; `on` may by then wait for those before it, which delays work and breaks
 /// nothing.
 pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<usize, Error> {
-    let meant = match joined.has_meanings(on) {
-        true => meaning(driver, joined, on)?,
-        false => None,
-    };
-    let meant = meant.as_ref().map(|home| Defaults::Of(home.context));
-    let mut homes = Vec::new();
-    let mut events = 0;
-    for (ready, place) in distinct(driver, joined, on, meant, &mut homes)? {
-        let place = Place {
-            requested: meant.unwrap_or(place.requested),
-            ..place
-        };
+    let (mut homes, mut events) = (Vec::new(), 0);
+    for (ready, place) in ordered(driver, joined, on, &mut homes)? {
         let request = Request::Stream(on);
         let done = order(driver, ready, request, &place, SyncPolicy::Event)?;
         events += usize::from(matches!(done, Done::Event(_) | Done::InGraph(..)));
@@ -146,16 +140,42 @@ pub(crate) fn join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<u
     Ok(events)
 }
 
-/// Checks that `on` is one stream for all arrays, and makes nothing wait.
+/// Decides whether [`join`] would be refused now, and makes nothing wait.
 ///
 /// # Errors
-/// `stream-context` as [`join`]; the driver's.
+/// Those of [`join`].
 #[cfg(feature = "pyo3")]
 pub(crate) fn check_join(driver: &dyn Driver, joined: &Joined, on: Stream) -> Result<(), Error> {
-    match joined.has_meanings(on) {
-        true => meaning(driver, joined, on).map(drop),
-        false => Ok(()),
+    let mut homes = Vec::new();
+    for (ready, place) in ordered(driver, joined, on, &mut homes)? {
+        let request = Request::Stream(on);
+        if let Plan::Refuse(refused) =
+            foresee(Some(driver), ready, request, &place, SyncPolicy::Event)?
+        {
+            return Err(refused.into());
+        }
     }
+    Ok(())
+}
+
+/// Finds what `on`, which is one stream for all arrays, has to wait for; `homes` keeps the contexts.
+fn ordered<'d>(
+    driver: &'d dyn Driver,
+    joined: &Joined,
+    on: Stream,
+    homes: &mut Vec<Home<'d>>,
+) -> Result<Vec<(Stream, Place)>, Error> {
+    let meant = match joined.has_meanings(on) {
+        true => meaning(driver, joined, on)?,
+        false => None,
+    };
+    let meaning = meant.as_ref().map(|home| Defaults::Of(home.context));
+    homes.extend(meant);
+    let mut found = distinct(driver, joined, on, meaning, homes)?;
+    for (_, place) in &mut found {
+        place.requested = meaning.unwrap_or(place.requested);
+    }
+    Ok(found)
 }
 
 /// Finds the distinct streams that `on` has to wait for, which is of the context `meant`; `homes` keeps their contexts.

@@ -453,7 +453,15 @@ impl<'v> Consumer<'v> {
     /// Adds the wait that comes first: that of the ready stream, for a producer that has moved since the import.
     fn after_producer(&self, order: Order, policy: SyncPolicy) -> Result<Order, Error> {
         if matches!(order, Order::Refused(_)) {
-            return Ok(order);
+            // The import of a passed view waits first, and is refused first.
+            let import = match self.is_passed {
+                true => self.view.foresee_producer(self.policy)?,
+                false => None,
+            };
+            return Ok(match import {
+                Some(Plan::Refuse(refused)) => Order::Refused(refused),
+                _ => order,
+            });
         }
         Ok(match self.view.foresee_producer(policy)? {
             Some(wait) => order.after(wait),

@@ -250,10 +250,7 @@ fn of_another_copy<'py>(
         match (passed, options.producer) {
             (Some(passed), _) => view.take_streams(passed)?,
             // Where the data is ready is the caller's word.
-            (None, Some(producer)) => {
-                dlpack::stream_to_request(view.device(), self::request(options))?;
-                *view = view.clone().declared_on(producer);
-            }
+            (None, Some(producer)) => *view = view.clone().declared_on(producer),
             (None, None) => {}
         }
         another_copy::wait(view, traits)
@@ -980,6 +977,8 @@ pub(crate) fn claim_view(offer: Offer<'_>, options: &Options<'_, '_>) -> PyResul
 fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
     options.check_device(offer.tensor.descriptor.device())?;
     if let Some(producer) = options.producer {
+        // Not of every request: another copy of this library is asked for no order.
+        dlpack::stream_to_request(offer.tensor.descriptor.device(), request(options))?;
         offer.set_producer(producer);
     }
     if options.redescribes() {
