@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import cai_dlpack as cd
+import cai_example_peer as peer
 import numba
 import numba.cuda
 import numpy as np
@@ -28,6 +29,7 @@ from cuda.core.utils import StridedMemoryView
 from conformance.tests.doubles.producers import Cai, StreamObject, cai, interface
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.interpreter import needs
+from conformance.tests.ownership.waiting import until
 from conformance.tests.simulated.capture import ACTIVE, GLOBAL, QUESTIONS, RELAXED, THREAD_LOCAL, Captures
 from conformance.tests.simulated.machine import Machine, one_event
 
@@ -713,6 +715,42 @@ def test_a_library_that_refuses_a_bare_capsule(
         assert made.released == 1
         library.clear()
         assert cd.stats()["live"] == live
+
+
+KEPT_AS_OWNER: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "without a stream": lambda view, of: cd.view(of | {"stream": None}, owner=view),
+    "with a stream": lambda view, of: cd.view(of, owner=view),
+    "with the producer's": lambda view, of: cd.view(of, owner=view, producer_stream=of["stream"]),
+    "of an object": lambda view, of: cd.view(Cai(of), owner=view),
+    "of a view": lambda view, of: cd.view(cd.view(Cai(of)), owner=view),
+    "of another copy's": lambda view, of: cd.view(peer.view_of(Cai(of)), owner=view),
+    "by from_cai": lambda view, of: cd.from_cai(of, owner=view),
+}
+
+
+@pytest.mark.parametrize("way", KEPT_AS_OWNER)
+def test_a_view_that_is_kept_as_owner_keeps_its_tensor(
+    way: str, machine: Machine, library: list[Callable[[Any], Any]]
+) -> None:
+    """The library refuses what it has kept so: the capsule does not get it back."""
+    data, stream, kept = machine.managed_memory(24), machine.stream(0), list[Any]()
+    of = interface(data=(data, False), stream=stream)
+
+    def keeping(view: Any) -> None:
+        kept.append(KEPT_AS_OWNER[way](view, of))
+        raise BufferError("no")
+
+    made = abi.make(device=(abi.CUDA_MANAGED, 0), data=data)
+    capsule = made.capsule()
+    library.append(keeping)
+    with pytest.raises(BufferError, match="no"):
+        cd.to(capsule, "pylibraft")
+    assert abi.name(capsule) == b"used_dltensor_versioned"
+    assert made.released == 0
+    kept.clear()
+    gc.collect()
+    assert until(lambda: made.released == 1)
+    machine.destroy_stream(stream)
 
 
 class Exporting(threading.Thread):

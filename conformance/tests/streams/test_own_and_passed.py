@@ -13,7 +13,7 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.simulated.capture import Captures
@@ -98,7 +98,13 @@ class Program:
             return Cai(interface(data=(bench.memory["device"], pick.random() < 0.5), stream=pick.choice([None, 1])))
         if pick.random() < 0.1:
             return Dlpack(abi.make(device=KINDS[self.kind], data=bench.memory[self.kind]))
-        self.moving = Moving.of(bench.memory[self.kind], KINDS[self.kind], pick.choice(bench.numbers))
+        stream, data = pick.choice(bench.numbers), bench.memory[self.kind]
+        # Bytes may be a mask.
+        of_bytes = {"shape": (24,), "dtype": (abi.UINT, 8, 1)} if pick.random() < 0.3 else {}
+        producer = exchange.Producer(abi.make(**of_bytes, device=KINDS[self.kind], data=data))
+        producer.stream = stream
+        kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
+        self.moving = Moving(producer, kind())
         return self.moving.array
 
     def options(self) -> dict[str, Any]:
@@ -125,7 +131,7 @@ class Program:
             "view": lambda v: cd.view(v, **options),
             "from_cai": lambda v: cd.from_cai(v, **options),
             "split_masked": lambda v: cd.split_masked(v),
-            "a mask": lambda v: cd.split_masked(self.masked(v)),
+            "a mask": lambda v: cd.split_masked(self.masked(v))[1],
             "join": lambda v: cd.join([v, self.owner], on=stream or 1)[0],
             "explain": lambda v: cd.explain(v, **options).refused,
             "explain, with a stream": lambda v: cd.explain(v, stream=stream, **options).refused,
@@ -136,7 +142,7 @@ class Program:
     def masked(self, mask: Any) -> Any:
         """An array whose mask this is."""
         values = (self.bench.beside["device"], False)
-        return Cai(interface(data=values, shape=mask.shape, mask=cd.view(mask, dtype="uint8", shape=(24,))))
+        return Cai(interface(data=values, shape=mask.shape, mask=mask))
 
 
 @pytest.fixture
