@@ -231,7 +231,10 @@ fn mask_view<'py>(
     )?;
     said.complete(&mut view, traits, options)?;
     match mask.cast::<PyCaiView>() {
-        Ok(parent) => PyCaiView::derive(parent, view),
+        Ok(parent) => {
+            parent.get().check_scope()?;
+            PyCaiView::derive(parent, view)
+        }
         Err(_) => Ok(PyCaiView::new(view)),
     }
 }

@@ -920,6 +920,7 @@ def in_order(array: Any) -> Any:
     "the elements are there once the work of `stream` is done, and at once if that is None",
     say.CAI_STREAM_NONE,
     after=(
+        "out-of-bounds",  # as much memory as the dict spans is read
         "pointer-unknown",
         "shape-value",
         "strides-length",
