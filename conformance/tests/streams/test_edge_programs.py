@@ -15,7 +15,7 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.edge_machine import Bench
 from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, OTHER_NAMES, OTHERS_MEMORY, Program
 
-SEEDS = range(100)
+SEEDS = range(60)
 
 
 @pytest.fixture
