@@ -16,7 +16,7 @@ use crate::protocol::rule::{Rule, Violation};
 use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
 use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::errors::driver_error;
+use crate::python::cpython::errors::{driver_error, is_of_the_process};
 use crate::python::cpython::{gil, release};
 use crate::python::export::dlpack::{DlpackRequest, Export};
 use crate::view::{CaiView, PresentAs, Transfer};
@@ -58,19 +58,26 @@ pub(super) fn explain<'py>(
         }
         Some(partner) => consumer.order(partner.call_of(view.view().device())),
     };
-    let refused = ordered(py, order, found);
+    let refused = ordered(py, order, found)?;
     match given.partner {
         Some(partner) => refuse(py, view, partner, Some(&consumer), found),
         None if given.stream.is_some() => found.refused = refused,
         // Without a consumer the import is all that is explained, and the order is what an export would do.
-        None => found.refused = consumer.refused_import(py),
+        None => found.refused = consumer.refused_import(py)?,
     }
     Ok(())
 }
 
 /// Explains an order, and returns why there is none.
-fn ordered(py: Python<'_>, order: Result<Order, Error>, found: &mut Explanation) -> Option<String> {
-    match order {
+///
+/// # Errors
+/// What tells of the process, as a lack of memory.
+fn ordered(
+    py: Python<'_>,
+    order: Result<Order, Error>,
+    found: &mut Explanation,
+) -> PyResult<Option<String>> {
+    Ok(match order {
         Ok(order) => {
             found.driver_calls = order.driver_calls();
             found.order = Some(order.to_string());
@@ -85,12 +92,26 @@ fn ordered(py: Python<'_>, order: Result<Order, Error>, found: &mut Explanation)
             }
         }
         Err(error) => {
-            let refused = sentence(py, &error.into());
+            let refused = told(py, error)?;
             found.driver_calls = None;
             found.order = Some(format!("refused: {refused}"));
             Some(refused)
         }
+    })
+}
+
+/// Returns the text of an error that an order or an import has.
+///
+/// # Errors
+/// An error that tells of the process.
+fn told(py: Python<'_>, error: Error) -> PyResult<String> {
+    let error = PyErr::from(error);
+    if is_of_the_process(py, &error) {
+        return Err(error);
     }
+    let text = sentence(py, &error);
+    release::drop_now(error);
+    Ok(text)
 }
 
 /// Explains what the library's kernels make of the view itself; `None` if they take none. `consumer` is given if the
@@ -116,7 +137,7 @@ pub(super) fn launched(
     let array = view.view().descriptor();
     found.refused = partner.refusal(launch, array);
     if let (None, Some(consumer)) = (&found.refused, consumer) {
-        found.refused = ordered(py, consumer.order(launch), &mut found);
+        found.refused = ordered(py, consumer.order(launch), &mut found)?;
     }
     found.dropped = match found.refused {
         Some(_) => None,
@@ -470,12 +491,15 @@ impl<'v> Consumer<'v> {
     }
 
     /// Returns why an import of the view, which makes the same first wait, would be refused.
-    fn refused_import(&self, py: Python<'_>) -> Option<String> {
-        match self.view.foresee_producer(self.policy) {
+    ///
+    /// # Errors
+    /// Those of [`told`].
+    fn refused_import(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(match self.view.foresee_producer(self.policy) {
             Ok(Some(Plan::Refuse(refused))) => Some(refused.to_string()),
             Ok(_) => None,
-            Err(error) => Some(sentence(py, &error.into())),
-        }
+            Err(error) => Some(told(py, error)?),
+        })
     }
 
     /// A requested wait of the host does not depend on the context's policy.
