@@ -130,6 +130,7 @@ class Program:
         taken: dict[str, Callable[[Any], Any]] = {
             "view": lambda v: cd.view(v, **options),
             "from_cai": lambda v: cd.from_cai(v, **options),
+            "from_dlpack": lambda v: cd.from_dlpack(v, stream=stream, **options),
             "split_masked": lambda v: cd.split_masked(v),
             "a mask": lambda v: cd.split_masked(self.masked(v))[1],
             "join": lambda v: cd.join([v, self.owner], on=stream or 1)[0],
@@ -162,7 +163,8 @@ def compare(program: Program, policy: Any, captured: list[int], captures: Captur
         captures.begin(stream)
     for stream in captured[1:]:
         captures.fork(captured[0], stream)
-    with cd.policy(sync=policy):
+    # By DLPack each module exports by its own policy.
+    with cd.policy(sync="event" if program.name == "from_dlpack" else policy):
         own = bench.done(partial(call, program.view))
         passed = bench.done(partial(call, program.passed))
     captures.close()

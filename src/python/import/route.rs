@@ -478,13 +478,8 @@ pub(crate) fn by_dlpack<'py>(
         }
         dlpack::check_has_dlpack(object, facts.traits)?;
         // A view is described, and refused, before anything waits.
-        let is_described = match facts.traits {
-            traits if traits.intersects(Traits::OURS) => {
-                options.producer.is_some() || !options.keeps_view()
-            }
-            traits => traits.intersects(Traits::ANOTHER_COPY) && options.producer.is_some(),
-        };
-        if is_described {
+        let is_view = facts.traits.intersects(Traits::OURS | Traits::ANOTHER_COPY);
+        if is_view && !options.keeps_view() {
             return by_derived(memory, object, request, options);
         }
         if options.producer.is_some() && is_transferred(object, request, options)? {
