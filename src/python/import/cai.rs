@@ -40,7 +40,7 @@ pub(crate) enum AllowCaiOnly {
 }
 
 /// Imports by CAI alone: an object with the attribute, or a dict with `owner=`. Writes the view unless it fails. `traits` are
-/// those of the object's type, and of the import ([`another_copy::wait`]).
+/// those of the object's type, and of the import ([`OfView::complete`]).
 ///
 /// # Errors
 /// The rules of the interface and of the options; the driver's; the exceptions of the producer.
