@@ -42,7 +42,7 @@ class Bench:
     def _memory(self, track: Track, kind: str) -> int:
         return int(getattr(track.machine, f"{kind}_memory")(NBYTES))
 
-    def done(self, call: Callable[[], Any]) -> tuple[object, list[Any]]:
+    def done(self, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
         """Returns what a call makes, or by which rule it is refused, and the calls that order streams."""
         self.machine.clear()
         try:
@@ -61,7 +61,7 @@ def told(made: Any) -> object:
         return [told(each) for each in made]
     if type(made).__name__ == "PyCapsule":
         read = abi.consume(made)
-        told_of = (read.device, read.flags, tuple(read.shape))
+        told_of = (read.device, read.flags, read.shape)
         abi.release(read)
         return told_of
     # A refusal that is explained names the class of the view.
@@ -100,7 +100,7 @@ class Program:
             return Dlpack(abi.make(device=KINDS[self.kind], data=bench.memory[self.kind]))
         stream, data = pick.choice(bench.numbers), bench.memory[self.kind]
         # Bytes may be a mask.
-        of_bytes = {"shape": (24,), "dtype": (abi.UINT, 8, 1)} if pick.random() < 0.3 else {}
+        of_bytes: dict[str, Any] = {"shape": (24,), "dtype": (abi.UINT, 8, 1)} if pick.random() < 0.3 else {}
         producer = exchange.Producer(abi.make(**of_bytes, device=KINDS[self.kind], data=data))
         producer.stream = stream
         kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)

@@ -142,6 +142,7 @@ def test_explain_of_it_makes_nothing_wait(
 def test_a_refusal_comes_before_the_wait(track: Track, new: int, beside: int) -> None:
     view, mask, data = moved(track.data, track.a, new), moved(track.data, track.a, new, of_bytes), (beside, False)
     array = Cai(interface(data=data))
+    nothing: Any = "x"
     refused: list[Callable[[], object]] = [
         lambda: cd.view(bare(track), owner=view, device_id=1, check="bounds"),
         lambda: cd.from_cai(Cai(bare(track)), owner=view, device_id=1, check="bounds"),
@@ -150,7 +151,7 @@ def test_a_refusal_comes_before_the_wait(track: Track, new: int, beside: int) ->
         lambda: cd.from_dlpack(view, dtype="float64"),
         lambda: cd.from_dlpack(view.on(track.b), shape=(7,)),
         lambda: view.present_as("host"),
-        lambda: cd.join([view, cd.view(array)], on="x"),
+        partial(cd.join, [view, cd.view(array)], on=nothing),
         lambda: cd.join([view, Cai(interface(data=data, typestr="zz"))], on=track.b),
         lambda: cd.join([peer.view_of(cd.view(array)), view, Cai(interface(data=data, typestr="zz"))], on=track.b),
         lambda: cd.split_masked(Cai(interface(data=data, mask=view))),
@@ -198,6 +199,7 @@ def test_a_mask_that_is_a_view_has_its_producer(
     if is_before:
         moving.go(new)
     mask = cd.split_masked(masked(beside, mask))[1]
+    assert mask is not None
     moving.go(new)
     with mask.consume(lazily.b, strict=True) as lent:
         lazily.read(lazily.b)
@@ -219,6 +221,7 @@ def test_a_mask_that_was_lent_ends_with_its_block(track: Track, beside: int) -> 
     view = cd.view(Cai(interface(data=(track.data, False), typestr="|u1", shape=(6,), stream=track.a)))
     with view.consume(track.b) as lent:
         mask = cd.split_masked(masked(beside, lent))[1]
+        assert mask is not None
         assert mask.stream == track.b
     refuse("scope-ended", partial(mask.on, track.a))
 
