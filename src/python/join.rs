@@ -150,7 +150,7 @@ fn ordered<'py>(
         return Err(of_target(refused.into()).into());
     }
     if !moved.is_empty() {
-        // Asked twice then: what `on` means is refused before anything waits.
+        // The driver is asked twice then: what it can foresee is refused before anything waits.
         with_driver(|driver| driver::check_join(driver, &joined, target)).map_err(of_target)?;
     }
     for view in moved {

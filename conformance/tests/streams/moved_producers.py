@@ -28,8 +28,9 @@ class Moving:
     array: Any
 
     @classmethod
-    def of(cls, address: int, device: tuple[int, int], stream: int) -> Moving:
-        producer = exchange.Producer(abi.make(device=device, data=address))
+    def of(cls, address: int, device: tuple[int, int], stream: int, **described: Any) -> Moving:
+        """`described` is the array's shape and type, if not those of `abi.make`."""
+        producer = exchange.Producer(abi.make(device=device, data=address, **described))
         producer.stream = stream
         kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
         return cls(producer, kind())

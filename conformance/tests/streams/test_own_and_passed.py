@@ -13,7 +13,7 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
-from cai_conformance import abi, exchange
+from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.simulated.capture import Captures
@@ -101,10 +101,7 @@ class Program:
         stream, data = pick.choice(bench.numbers), bench.memory[self.kind]
         # Bytes may be a mask.
         of_bytes: dict[str, Any] = {"shape": (24,), "dtype": (abi.UINT, 8, 1)} if pick.random() < 0.3 else {}
-        producer = exchange.Producer(abi.make(**of_bytes, device=KINDS[self.kind], data=data))
-        producer.stream = stream
-        kind = exchange.make_type(exchange.capsule(exchange.table(producer)), producer)
-        self.moving = Moving(producer, kind())
+        self.moving = Moving.of(data, KINDS[self.kind], stream, **of_bytes)
         return self.moving.array
 
     def options(self) -> dict[str, Any]:

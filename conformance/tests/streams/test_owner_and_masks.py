@@ -10,7 +10,7 @@ import cai_dlpack as cd
 import cai_example_peer as peer
 import numpy as np
 import pytest
-from cai_conformance import abi, exchange
+from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.simulated.capture import Captures
@@ -42,9 +42,7 @@ def beside(track: Track) -> Iterator[int]:
 
 def of_bytes(data: int, stream: int) -> Moving:
     """A library with an array of bytes, as masks are."""
-    producer = exchange.Producer(abi.make((24,), dtype=(abi.UINT, 8, 1), device=KINDS["device"], data=data))
-    producer.stream = stream
-    return Moving(producer, exchange.make_type(exchange.capsule(exchange.table(producer)), producer)())
+    return Moving.of(data, KINDS["device"], stream, shape=(24,), dtype=(abi.UINT, 8, 1))
 
 
 def moved(data: int, ready: int, goes: int, of: Callable[..., Moving] | None = None) -> cd.CaiView:
@@ -116,6 +114,15 @@ def test_what_a_view_speaks_for_waits_once_for_its_producer(call: str, lazily: T
     made = SPOKEN_FOR[call](bare(lazily), view)
     assert lazily.machine.order() == one_event(new, lazily.a)
     with made.consume(lazily.b, strict=True):
+        lazily.read(lazily.b)
+    assert read_before_the_next_write(lazily, new) == WRITTEN
+
+
+def test_a_view_of_another_copy_s_speaks(lazily: Track, new: int) -> None:
+    """What docs/streams.md offers instead of that of the other copy, which does not."""
+    view = moved(lazily.data, lazily.a, new)
+    lazily.write(new, WRITTEN)
+    with cd.view(bare(lazily), owner=cd.view(peer.view_of(view))).consume(lazily.b, strict=True):
         lazily.read(lazily.b)
     assert read_before_the_next_write(lazily, new) == WRITTEN
 

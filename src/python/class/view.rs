@@ -396,10 +396,10 @@ pub(crate) fn kept_by_parent(parent: &Bound<'_, PyCaiView>, view: CaiView) -> Py
     Ok(unsafe { view.kept_by(owner) })
 }
 
-/// Returns the `owner=` that a view keeps. A tensor that a view among them has taken stays that view's from now on.
+/// Returns the `owner=` that a view keeps. If it is a view that has taken the tensor of a capsule, it keeps that from now on.
 ///
 /// # Errors
-/// `scope-ended` once it is in its capsule again.
+/// `scope-ended` if the tensor is in its capsule again.
 pub(crate) fn kept<'py>(owner: Borrowed<'_, 'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Ok(view) = owner.cast::<PyCaiView>() {
         view.get().give_address()?;

@@ -247,11 +247,11 @@ fn of_another_copy<'py>(
         }
     };
     let finish = |view: &mut CaiView| {
-        match (passed, options.producer) {
-            (Some(passed), _) => view.take_streams(passed)?,
+        if let Some(passed) = passed {
+            view.take_streams(passed)?;
+        } else if let Some(producer) = options.producer {
             // Where the data is ready is the caller's word.
-            (None, Some(producer)) => *view = view.clone().declared_on(producer),
-            (None, None) => {}
+            *view = view.clone().declared_on(producer);
         }
         another_copy::wait(view, traits)
     };
