@@ -211,6 +211,11 @@ def opened(world: World, array: Any) -> object:
         return cd.open(handle, stream=world.b)
 
 
+def bare(world: World) -> dict[str, Any]:
+    """A dict that leaves its order to its owner, if that is a view."""
+    return interface(data=(world.address("device"), False), stream=None)
+
+
 def traced(use: Use) -> Use:
     def run(world: World, array: Any) -> object:
         with cd.policy(trace=True):
@@ -226,6 +231,7 @@ OF_AN_ARRAY: dict[str, Use] = {
     "view, bounds": lambda world, array: cd.view(array, check="bounds"),
     "view, shape": lambda world, array: cd.view(array, shape=(6,), read_only=True),
     "view, producer's stream": lambda world, array: cd.view(array, producer_stream=StreamObject(world.a), owner=world),
+    "view a dict, owner": lambda world, array: cd.view(bare(world), owner=array),
     "view, strict": lambda world, array: cd.view(array, strict=True),
     "from_cai": lambda world, array: cd.from_cai(array),
     "from_dlpack": lambda world, array: cd.from_dlpack(array, stream=world.b),
@@ -248,6 +254,7 @@ OF_AN_ARRAY: dict[str, Use] = {
     "traced: attributes": traced(lambda world, array: cd.view(array).__cuda_array_interface__),
     "explain": lambda world, array: cd.explain(array, to="torch", stream=world.b),
     "explain, no consumer": lambda world, array: cd.explain(array),
+    "explain a dict, owner": lambda world, array: cd.explain(bare(world), owner=array),
     "explain, numpy": lambda world, array: cd.explain(array, to="numpy"),
 }
 

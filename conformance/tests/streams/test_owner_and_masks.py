@@ -91,13 +91,17 @@ def test_an_array_that_names_its_stream_has_its_own_producer(
     assert (lazily.seen(), edge, view.producer_stream) == (WRITTEN, "event", lazily.a)
 
 
+#: A view as it is, and as another extension module has it.
+WHOSE: dict[str, Callable[[cd.CaiView], Any]] = {"own": lambda view: view, "another copy's": peer.view_of}
+
+
 def bare(track: Track) -> dict[str, Any]:
     """A dict that leaves the order to the view of whose memory it is."""
     return interface(data=(track.data, False), stream=None)
 
 
 #: Calls with a dict and the view that is its owner.
-SPOKEN_FOR: dict[str, Callable[[dict[str, Any], cd.CaiView], Any]] = {
+SPOKEN_FOR: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "view": lambda dict_, view: cd.view(dict_, owner=view),
     "from_cai": lambda dict_, view: cd.from_cai(dict_, owner=view),
     "object": lambda dict_, view: cd.view(Cai(dict_), owner=view),
@@ -106,9 +110,10 @@ SPOKEN_FOR: dict[str, Callable[[dict[str, Any], cd.CaiView], Any]] = {
 }
 
 
+@pytest.mark.parametrize("whose", WHOSE)
 @pytest.mark.parametrize("call", SPOKEN_FOR)
-def test_what_a_view_speaks_for_waits_once_for_its_producer(call: str, lazily: Track, new: int) -> None:
-    view = moved(lazily.data, lazily.a, new)
+def test_what_a_view_speaks_for_waits_once_for_its_producer(call: str, whose: str, lazily: Track, new: int) -> None:
+    view = WHOSE[whose](moved(lazily.data, lazily.a, new))
     lazily.write(new, WRITTEN)
     lazily.machine.clear()
     made = SPOKEN_FOR[call](bare(lazily), view)
@@ -118,21 +123,13 @@ def test_what_a_view_speaks_for_waits_once_for_its_producer(call: str, lazily: T
     assert read_before_the_next_write(lazily, new) == WRITTEN
 
 
-def test_a_view_of_another_copy_s_speaks(lazily: Track, new: int) -> None:
-    """What docs/streams.md offers instead of that of the other copy, which does not."""
-    view = moved(lazily.data, lazily.a, new)
-    lazily.write(new, WRITTEN)
-    with cd.view(bare(lazily), owner=cd.view(peer.view_of(view))).consume(lazily.b, strict=True):
-        lazily.read(lazily.b)
-    assert read_before_the_next_write(lazily, new) == WRITTEN
-
-
+@pytest.mark.parametrize("whose", WHOSE)
 @pytest.mark.parametrize("policy", ["event", "host"])
 @pytest.mark.parametrize("captured", [False, True])
 def test_explain_of_it_makes_nothing_wait(
-    captured: bool, policy: Any, track: Track, new: int, captures: Captures
+    captured: bool, policy: Any, whose: str, track: Track, new: int, captures: Captures
 ) -> None:
-    view = moved(track.data, track.a, new)
+    view = WHOSE[whose](moved(track.data, track.a, new))
     if captured:
         captures.begin(track.a)
         captures.fork(track.a, new)
@@ -148,11 +145,14 @@ def test_explain_of_it_makes_nothing_wait(
 @pytest.mark.filterwarnings("ignore")
 def test_a_refusal_comes_before_the_wait(track: Track, new: int, beside: int) -> None:
     view, mask, data = moved(track.data, track.a, new), moved(track.data, track.a, new, of_bytes), (beside, False)
+    passed = peer.view_of(view)
     array = Cai(interface(data=data))
     nothing: Any = "x"
     refused: list[Callable[[], object]] = [
         lambda: cd.view(bare(track), owner=view, device_id=1, check="bounds"),
         lambda: cd.from_cai(Cai(bare(track)), owner=view, device_id=1, check="bounds"),
+        lambda: cd.view(bare(track), owner=passed, device_id=1, check="bounds"),
+        lambda: cd.from_cai(Cai(bare(track)), owner=passed, device_id=1, check="bounds"),
         lambda: cd.from_cai(view, owner=[1], device_id=1, check="bounds"),
         lambda: cd.from_dlpack(view, shape=(7,)),
         lambda: cd.from_dlpack(view, dtype="float64"),
@@ -171,7 +171,7 @@ def test_a_refusal_comes_before_the_wait(track: Track, new: int, beside: int) ->
             call()
         order = track.machine.order()
         # `on` waits as it is told to.
-        assert order == ([*one_event(new, track.a), *one_event(track.a, track.b)] if call is refused[5] else [])
+        assert order == ([*one_event(new, track.a), *one_event(track.a, track.b)] if call is refused[7] else [])
 
 
 def test_a_default_stream_of_several_contexts_is_refused_before_join_waits(track: Track, new: int) -> None:
@@ -188,21 +188,18 @@ def test_a_default_stream_of_several_contexts_is_refused_before_join_waits(track
     machine.free(data)
 
 
-MASKS: dict[str, Callable[[cd.CaiView], Any]] = {"own": lambda view: view, "another copy's": peer.view_of}
-
-
 def masked(data: int, mask: Any) -> Cai:
     return Cai(interface(data=(data, False), shape=mask.shape, mask=mask))
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("whose", MASKS)
+@pytest.mark.parametrize("whose", WHOSE)
 @pytest.mark.parametrize("is_before", [True, False])
 def test_a_mask_that_is_a_view_has_its_producer(
     is_before: bool, whose: str, state: str, lazily: Track, new: int, beside: int
 ) -> None:
     moving = of_bytes(lazily.data, lazily.a)
-    mask = MASKS[whose](STATES[state](cd.view(moving.array), lazily))
+    mask = WHOSE[whose](STATES[state](cd.view(moving.array), lazily))
     if is_before:
         moving.go(new)
     mask = cd.split_masked(masked(beside, mask))[1]
@@ -216,10 +213,10 @@ def test_a_mask_that_is_a_view_has_its_producer(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("whose", MASKS)
+@pytest.mark.parametrize("whose", WHOSE)
 def test_a_strict_import_refuses_a_mask_of_undeclared_order(whose: str, track: Track, beside: int) -> None:
     view = cd.view(Cai(interface(data=(track.data, False), typestr="|u1", shape=(6,), stream=..., version=2)))
-    mask = MASKS[whose](view)
+    mask = WHOSE[whose](view)
     with cd.policy(strict=True):
         refuse("stream-undeclared", partial(cd.split_masked, masked(beside, mask)))
 

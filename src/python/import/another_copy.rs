@@ -109,8 +109,7 @@ unsafe fn layout_of(object: *mut ffi::PyObject) -> Option<NonNull<Layout>> {
 /// Returns the streams of another copy's view; `None` for every other object, and if the caller has named a stream.
 ///
 /// # Errors
-/// `stream-undeclared` if the import is strict; the view's own: `stream-thread` if its data is ready, or its producer works,
-/// on another thread's default stream.
+/// Those of [`passed_by`] and [`check`].
 pub(crate) fn streams_of(
     object: &Bound<'_, PyAny>,
     traits: Traits,
@@ -119,12 +118,35 @@ pub(crate) fn streams_of(
     if !traits.intersects(Traits::ANOTHER_COPY) || options.producer.is_some() {
         return Ok(None);
     }
-    let capsule = getattr::optional(object, &names(object.py()).streams)?;
-    let passed = capsule.as_ref().and_then(read);
-    if passed.is_some_and(|passed| passed.is_undeclared) {
-        undeclared::check(object, options)?;
+    let passed = passed_by(object)?;
+    if let Some(passed) = &passed {
+        check(passed, object, options)?;
     }
     Ok(passed)
+}
+
+/// Reads the streams of another copy's view; `None` if it passes none of this layout.
+///
+/// # Errors
+/// The view's own: `stream-thread` if its data is ready, or its producer works, on another thread's default stream.
+pub(crate) fn passed_by(view: &Bound<'_, PyAny>) -> PyResult<Option<PassedStreams>> {
+    let capsule = getattr::optional(view, &names(view.py()).streams)?;
+    Ok(capsule.as_ref().and_then(read))
+}
+
+/// Refuses a view of undeclared order to a strict import.
+///
+/// # Errors
+/// `stream-undeclared`.
+pub(crate) fn check(
+    passed: &PassedStreams,
+    view: &Bound<'_, PyAny>,
+    options: &Options<'_, '_>,
+) -> PyResult<()> {
+    match passed.is_undeclared {
+        true => undeclared::check(view, options),
+        false => Ok(()),
+    }
 }
 
 fn read(capsule: &Bound<'_, PyAny>) -> Option<PassedStreams> {

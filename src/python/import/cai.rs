@@ -22,11 +22,12 @@ use crate::python::cpython::names::names;
 use crate::python::cpython::new::new_tuple;
 use crate::python::cpython::{errors, getattr, release};
 use crate::python::import::cai_dict::{FastDict, Numbers, ParsedDict, Values};
+use crate::python::import::dict_streams::Told;
 use crate::python::import::notice::{Notice, warn_of};
 use crate::python::import::of_view::OfView;
 use crate::python::import::traits::Traits;
 use crate::python::import::{
-    cai_dict, dlpack, dtype_hint, fields, known_types, numba, state, undeclared, why_not,
+    cai_dict, dict_streams, dlpack, dtype_hint, fields, known_types, numba, state, why_not,
 };
 use crate::view::{CaiView, Owner, Streams, check_range, with_driver};
 
@@ -377,11 +378,15 @@ pub(crate) fn finish<'py>(
     is_stream_known: bool,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
-    let streams = streams(object, &descriptor, stream, is_stream_known, options)?;
+    let told = dict_streams::of(object, &descriptor, stream, is_stream_known, options)?;
     let names_context = locate(object, &mut descriptor, address, options)?;
-    let streams = match streams {
-        Told::Here(streams) => streams,
-        Told::ByView(view) => view.get().view().streams_by(descriptor.device())?,
+    let (streams, passed) = match told {
+        Told::Here(streams) => (streams, None),
+        Told::ByView(view) => {
+            let own = view.get().view();
+            (own.streams_by(descriptor.device())?, None)
+        }
+        Told::Passed(passed) => (Streams::here(passed.ready.0, None), Some(passed)),
     };
     if let Some(read_only) = options.read_only {
         descriptor.set_access(Access::of_flag(read_only));
@@ -391,6 +396,9 @@ pub(crate) fn finish<'py>(
     let mut view = unsafe { CaiView::on_streams(descriptor, streams, owner) };
     if !names_context {
         view.remember_primary();
+    }
+    if let Some(passed) = passed {
+        view.take_streams(passed)?;
     }
     Ok(view)
 }
@@ -423,88 +431,6 @@ pub(crate) fn verbatim(violation: Violation, typestr: &Bound<'_, PyAny>) -> Viol
         Field::CaiTypestr => violation.with_found(repr(typestr)),
         _ => violation,
     }
-}
-
-/// Returns the ready stream and the producer's: the caller's, else the dict's, else those of a view that is its
-/// `owner=`, or those that the table of partners assumes for the library of the object or of the owner.
-///
-/// # Errors
-/// Those of [`undeclared::of_dict`] and of [`of_owner`]; what the type's attributes raise, if it is new.
-#[inline(always)]
-fn streams<'a, 'py>(
-    object: &Bound<'py, PyAny>,
-    descriptor: &Descriptor,
-    named: Stream,
-    is_stream_known: bool,
-    options: &Options<'a, 'py>,
-) -> PyResult<Told<'a, 'py>> {
-    if let Some(producer) = options.producer {
-        return Ok(Told::Here(Streams::here(producer, Some(producer))));
-    }
-    let traits = match options.owner {
-        Some(owner) if descriptor.data() != 0 => match of_owner(object, owner, named, options)? {
-            Speaker::View(view) => return Ok(Told::ByView(view)),
-            Speaker::Library(traits) => traits,
-        },
-        _ if named == Stream::None => known_types::facts_of(object)?.traits,
-        _ => Traits::empty(),
-    };
-    if named == Stream::None && (!is_stream_known || traits.intersects(Traits::SILENT)) {
-        let assumed = undeclared::of_dict(object, descriptor, traits, is_stream_known, options);
-        return assumed.map(Told::Here);
-    }
-    let known = is_stream_known.then_some(named);
-    Ok(Told::Here(Streams::here(named, known)))
-}
-
-/// The streams of an array, or the view that has them: by the name of its memory, which may be another one.
-enum Told<'a, 'py> {
-    Here(Streams),
-    ByView(Borrowed<'a, 'py, PyCaiView>),
-}
-
-/// Who tells what a dict with `owner=` leaves out about its order.
-enum Speaker<'a, 'py> {
-    View(Borrowed<'a, 'py, PyCaiView>),
-    Library(Traits),
-}
-
-/// Finds who speaks for a dict. The state of a view is kept, if the dict names no stream; a bare dict, which is of no object,
-/// may name the view's. A container tells nothing of whose the memory is, so that no stream in its dict declares nothing: it
-/// is not searched. A view that is imported by its dict tells its streams itself ([`OfView`]).
-///
-/// # Errors
-/// `stream-undeclared` if the import is strict and such a view is undeclared; `scope-ended`; what a type's attributes raise.
-#[cold]
-fn of_owner<'a, 'py>(
-    object: &Bound<'py, PyAny>,
-    owner: Borrowed<'a, 'py, PyAny>,
-    named: Stream,
-    options: &Options<'_, 'py>,
-) -> PyResult<Speaker<'a, 'py>> {
-    let traits = known_types::facts_of(object)?.traits;
-    if traits.intersects(Traits::OURS | Traits::ANOTHER_COPY) {
-        return Ok(Speaker::Library(Traits::empty()));
-    }
-    if traits.intersects(Traits::LISTED) && !object.is(owner) {
-        // The object's own library speaks, and one that lends it memory may be more doubtful still.
-        let beside = known_types::facts_of(&owner)?.traits & Traits::SILENT;
-        return Ok(Speaker::Library(traits | beside));
-    }
-    if let Ok(view) = owner.cast::<PyCaiView>() {
-        let own = view.get().view();
-        let is_its_own = named == own.ready_number() && object.is_instance_of::<PyDict>();
-        if named == Stream::None || is_its_own {
-            undeclared::check_view(&view, options)?;
-            return Ok(Speaker::View(view));
-        }
-    }
-    let owners = known_types::facts_of(&owner)?.traits;
-    let hidden = match owners.intersects(Traits::CONTAINER) {
-        true => Traits::SILENT_UNKNOWN,
-        false => Traits::empty(),
-    };
-    Ok(Speaker::Library(traits | owners & Traits::SILENT | hidden))
 }
 
 /// Returns the object whose array a dict describes: the one that it was read from, or the `owner=` of a bare dict.

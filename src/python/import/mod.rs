@@ -5,6 +5,7 @@ pub(crate) mod array_interface;
 pub(crate) mod cai;
 pub(crate) mod cai_dict;
 pub(crate) mod descr;
+pub(crate) mod dict_streams;
 pub(crate) mod dlpack;
 pub(crate) mod dtype_hint;
 pub(crate) mod exchange;
