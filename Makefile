@@ -3,7 +3,8 @@
 #
 #   make demo                        what the bridge does, on your GPU or on a simulated driver; ALL=1 installs JAX,
 #                                    TensorFlow and torch (4 GB), and hands arrays to them, too
-#   make test                        every Rust and Python test
+#   make test                        the Rust and Python tests, but for long ones
+#   make test-long                   the others: products, random programs, programs that must not compile
 #   make check                       formatting, lints, types, documentation
 #   make docs                        the pages as a site, in target/site/html, which a server must serve for its search;
 #                                    links that lead nowhere fail, and pages that the search does not find
@@ -79,7 +80,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu gpu-rust stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
+.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu gpu-rust stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python test-long test-rust-long check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
 .DELETE_ON_ERROR:
 
 help:
@@ -91,9 +92,18 @@ demo: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.packag
 
 test: test-rust test-python
 
+test-long: test-rust-long
+	$(MAKE) test-python MARKED=long
+
+# Of the programs that must not compile each is a run of the compiler.
+RUST_TESTED = $(subst $(comma),$(comma)cai-dlpack/,cai-dlpack/$(ELEMENTS))
+RUST_LONG   := uncompilable::
+test-rust-long: $(VENV)/.requirements simulator
+	cargo test --workspace --locked --features $(RUST_TESTED) --test rust -- $(RUST_LONG)
+
 # The crate for tvm-ffi is a workspace of its own, and links to the library in the Python package.
 test-rust: $(VENV)/.requirements simulator
-	cargo test --workspace --locked --features $(subst $(comma),$(comma)cai-dlpack/,cai-dlpack/$(ELEMENTS))
+	cargo test --workspace --locked --features $(RUST_TESTED) -- --skip $(RUST_LONG)
 	for example in own_allocator c_neighbour ndarray cudarc; do \
 	    cargo run --quiet --locked --package cai-dlpack --features cudarc,ndarray --example $$example || exit 1; \
 	done
@@ -101,9 +111,10 @@ test-rust: $(VENV)/.requirements simulator
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
 # Three processes for two cores, since the tests wait more than they work; each with a simulated driver of its own. A
-# file's tests stay together.
+# file's tests stay together. MARKED= is every test.
+MARKED ?= not long
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(call simulated,$(VENV)) -m pytest --numprocesses $$(($$(nproc) * 3 / 2)) --dist loadfile --durations 20 --durations-min 5
+	$(call simulated,$(VENV)) -m pytest --numprocesses $$(($$(nproc) * 3 / 2)) --dist loadfile --durations 20 --durations-min 5 -m '$(MARKED)'
 
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 

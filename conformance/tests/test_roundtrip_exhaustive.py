@@ -18,6 +18,8 @@ from cai_conformance import abi
 from conformance.tests.doubles.producers import FAKE_POINTER, Cai
 from conformance.tests.expectations import oracle
 
+pytestmark = pytest.mark.long
+
 Case = tuple[tuple[int, ...], tuple[int, ...] | None, str, bool]
 
 EXTENTS = {0: (0,), 1: (0, 1, 2, 3), 2: (0, 1, 2, 3), 3: (0, 1, 2, 3), 4: (0, 1, 2, 3)}

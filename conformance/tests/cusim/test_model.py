@@ -9,6 +9,8 @@ import pytest
 
 from conformance.tests.interpreter.process import simulate
 
+pytestmark = pytest.mark.long
+
 MODES = [
     ["--schedule", "threaded"],
     ["--schedule", "lazy"],

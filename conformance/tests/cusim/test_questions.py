@@ -9,6 +9,8 @@ import pytest
 
 from conformance.tests.interpreter.process import ROOT, simulate
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 ANSWERS = HERE / "answers.tsv"
 # The differences that are meant, with the row of docs/cusim.md that gives the reason.

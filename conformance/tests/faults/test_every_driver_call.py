@@ -22,6 +22,8 @@ from conformance.tests.faults.world import Simulated
 from conformance.tests.partners.copying import settled
 from conformance.tests.simulated.machine import Machine
 
+pytestmark = pytest.mark.long
+
 OUT_OF_MEMORY, INVALID_HANDLE, NOT_SUPPORTED, UNKNOWN = 2, 400, 801, 999
 CODES = (UNKNOWN, OUT_OF_MEMORY, INVALID_HANDLE, NOT_SUPPORTED)
 

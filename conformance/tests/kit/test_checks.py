@@ -35,7 +35,7 @@ REFERENCES: dict[str, list[Any]] = {
     "pair": [Pair(DlpackArray, Consumer(take_dlpack)), Pair(CaiArray, Consumer(take_cai))],
 }
 
-pytestmark = pytest.mark.usefixtures("sim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("sim")]
 
 
 def judged(profile: str, subject: Any) -> list[Result]:

@@ -23,7 +23,7 @@ from cai_conformance.judge.target import Target
 from conformance.tests.interpreter import needs
 from conformance.tests.kit.test_checks import REFERENCES
 
-pytestmark = pytest.mark.usefixtures("sim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("sim")]
 
 
 def subject(function: Any, name: str = "subject_of_a_program") -> Target:

@@ -16,6 +16,8 @@ from cai_conformance.testing import ConformanceError
 
 from conformance.tests.kit.test_command import of, report, run
 
+pytestmark = pytest.mark.long
+
 SUBJECTS = '''
 import ctypes, os, signal, sys, time
 from dataclasses import replace

@@ -42,7 +42,7 @@ WAITS = {
     "the device is not told": ["cuCtxGetDevice"],
 }
 
-pytestmark = pytest.mark.usefixtures("schedule")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("schedule")]
 
 
 def refuse_the_wait(machine: Machine, calls: list[str], code: int, times: int) -> None:

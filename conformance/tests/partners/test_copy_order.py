@@ -43,7 +43,7 @@ NEW = bytes([2]) * SIZE
 HOST = (abi.CPU, 0)
 HOST_WAITS = {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
 
-pytestmark = pytest.mark.usefixtures("schedule")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("schedule")]
 
 
 # --- the end of a copy ---------------------------------------------------------------------------------

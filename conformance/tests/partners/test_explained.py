@@ -27,6 +27,8 @@ from conformance.tests.doubles.producers import Dlpack
 from conformance.tests.expectations.refusal import refuse
 from conformance.tests.simulated.machine import Machine
 
+pytestmark = pytest.mark.long
+
 CASES = {"host": 8000, "device": 6000}
 
 

@@ -25,6 +25,8 @@ from conformance.tests.interpreter import needs
 from conformance.tests.interpreter.process import ROOT
 from conformance.tests.simulated.machine import Machine
 
+pytestmark = pytest.mark.long
+
 RESULTS = ROOT / "conformance" / "results"
 ROOMS: dict[str, Any] = {"host": host, "device": device}
 MINE = {"numpy", "apache-tvm-ffi", "mpi4py", "numba-cuda", "cuda-core"}

@@ -10,6 +10,8 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.copy_programs import is_right
 from conformance.tests.streams.race import Track
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("schedule", ["threaded", "lazy"])
 def test_every_copy_is_right(schedule: str, track: Track, machine: Machine) -> None:

@@ -9,6 +9,8 @@ import pytest
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.streams.call_table import Row, table
 
+pytestmark = pytest.mark.long
+
 # Prints the calls of one row. Device 0 wants its managed memory to itself; the row is the program's argument.
 PROGRAM = """
 import ctypes, json, sys, threading

@@ -15,6 +15,8 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.edge_machine import Bench
 from conformance.tests.streams.edge_programs import EDGES, EXCLUSIVE, OTHER_NAMES, OTHERS_MEMORY, Program
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(60)
 
 

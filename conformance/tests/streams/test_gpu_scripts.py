@@ -16,6 +16,8 @@ from conformance.gpu.facts import SIMULATED
 from conformance.gpu.rust import steered
 from conformance.tests.interpreter.process import ROOT, environment
 
+pytestmark = pytest.mark.long
+
 RESULTS = ROOT / "conformance" / "results"
 
 

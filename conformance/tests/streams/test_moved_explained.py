@@ -21,6 +21,8 @@ from conformance.tests.streams.test_consume import on_another_thread
 
 __all__ = ["captures"]
 
+pytestmark = pytest.mark.long
+
 #: The streams that a case names: where the data is ready, another, where the producer has gone, and the default ones.
 STREAMS = ("ready", "other", "new", "legacy", "per-thread", "no-sync", "unnamed")
 #: Which streams are in a capture: the first has begun it, and the others have been drawn into it.

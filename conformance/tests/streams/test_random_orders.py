@@ -11,6 +11,8 @@ from conformance.tests.simulated.machine import Machine
 from conformance.tests.streams.moved_producers import LOANS
 from conformance.tests.streams.random_orders import TABLE, Program
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(300)
 
 

@@ -7,6 +7,8 @@ import pytest
 from conformance.tests.streams.race import Pair, Track
 from conformance.tests.streams.trials import COMBINATIONS, PAIRS, is_lost, wrong
 
+pytestmark = pytest.mark.long
+
 TRIALS = 150
 
 
