@@ -13,7 +13,7 @@ from typing import Any
 from cai_conformance import Sim as Control
 
 # The calls that make a stream, or the host, wait for a stream.
-_ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
+ORDER = {"cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"}
 
 
 class Machine:
@@ -195,7 +195,7 @@ class Machine:
 
     def order(self) -> list[tuple[str, int]]:
         """The calls since `clear` that make a stream or the host wait for a stream."""
-        return [call for call in self.calls() if call[0] in _ORDER]
+        return [call for call in self.calls() if call[0] in ORDER]
 
 
 def one_event(ready: int, waiting: int) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Random programs of a view that is the `owner=` of a dict of its memory.
+"""Random programs of a view that is the `owner=` of a dict of its memory, on two devices.
 
 A dict without a stream leaves its order to the view, as does a bare one that names the view's stream; any other one
 names its own. The producer writes, the consumer reads, and the producer writes again, where it works by then.
@@ -47,6 +47,14 @@ WHOSE: dict[str, Callable[[cd.CaiView], Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Queue:
+    """A stream as its number, and the device in whose primary context the number means it."""
+
+    device: int
+    stream: int
+
+
 @dataclass
 class Bench:
     """The race, memory of each kind, and the streams of the library."""
@@ -64,12 +72,16 @@ class Program:
         self.pick, self.streams = pick, [*bench.streams, LEGACY, PER_THREAD]
         self.kind, self.policy = pick.choice([*KINDS]), pick.choice(POLICIES)
         self.whose, self.take = pick.choice([*WHOSE]), pick.choice([*TAKES])
-        self.state = pick.choice(["as it was", "as it was", "on", "ready", "unknown", "named"])
+        self.state = pick.choice(["as it was", "of this device", "on", "ready", "unknown", "named"])
         self.names = pick.choice(["none", "none", "the view's", "another"])
         self.is_bare, self.is_passed_before = pick.random() < 0.6, pick.random() < 0.5
+        # The current devices of the view's import, and of the dict's.
+        self.before, self.now = pick.choice([0, 0, 1]), pick.choice([0, 0, 1])
+        if self.state == "of this device":
+            self.before = 0  # that of the memory: the default streams of another one are refused
 
     def __str__(self) -> str:
-        said = (self.kind, self.state, self.whose, self.take, self.names, self.policy)
+        said = (self.kind, self.state, self.whose, self.take, self.names, self.policy, f"{self.before} then {self.now}")
         return f"{', '.join(said)}{', bare' * self.is_bare}{', passed before' * self.is_passed_before}"
 
     def is_right(self) -> bool:
@@ -78,21 +90,24 @@ class Program:
         track.data = self.bench.memory[self.kind]
         track.machine.clear()
         track.machine.write(track.data, bytes([BEFORE]) * NBYTES)
-        first, later = pick.choice(self.streams), pick.choice(self.streams)
+        self._make_current(self.before)
+        first = self._queue(pick.choice(self.streams))
         with cd.policy(sync=self.policy):
             view, moving = self._view(first)
             owner = WHOSE[self.whose](view) if self.is_passed_before else None
             wanted, working = WRITTEN, first
+            self._make_current(self.now)
             if moving and pick.random() < 0.7:
-                moving.go(later)
-                working = later
-                if self.state == "as it was":
+                later = working = self._queue(pick.choice(self.streams))
+                moving.go(later.stream)
+                if self.state in ("as it was", "of this device"):
                     # Of a view that is ready where the producer works: it is waited for.
                     wanted = self._write_again(later)
             owner = WHOSE[self.whose](view) if owner is None else owner
             dict_, named = self._dict(view)
             if named is not None and not self._is_the_view_s(view, named):
-                working, wanted = named, self._write_again(named)
+                working = self._queue(named)
+                wanted = self._write_again(working)
             made = TAKES[self.take](dict_ if self.is_bare else Cai(dict_), owner=owner)
             with made.consume(track.b, strict=False) as lent:
                 track.read(track.b)
@@ -100,38 +115,50 @@ class Program:
         if edge == "unknown":
             # The consumer keeps the data until it has done with it.
             track.wait(track.b)
-        track.write(working, NEXT)
+        self._write(working, NEXT)
         track.machine.finish()
         return track.seen() == wanted
 
-    def _view(self, first: int) -> tuple[cd.CaiView, Moving | None]:
+    def _make_current(self, device: int) -> None:
+        self.current = device
+        self.track.machine.set_current(device)
+
+    def _queue(self, stream: int) -> Queue:
+        """The stream that a number means: memory of one device says whose its default streams are."""
+        return Queue(0 if self.kind == "device" else self.current, stream)
+
+    def _view(self, first: Queue) -> tuple[cd.CaiView, Moving | None]:
         """Writes, and makes a view of what is written."""
         track = self.track
         if self.state == "unknown":
             view = cd.view(Dlpack(abi.make(device=KINDS[self.kind], data=track.data)))
-            self._write(view.stream or LEGACY, WRITTEN)
+            self._write(self._queue(view.stream or LEGACY), WRITTEN)
             if view.stream is None:
-                track.wait(LEGACY)
+                track.machine.finish()
+                self._make_current(self.current)
             return view.on(track.a), None
         self._write(first, WRITTEN)
-        moving = Moving.of(track.data, KINDS[self.kind], first)
+        moving = Moving.of(track.data, KINDS[self.kind], first.stream)
         view = cd.view(moving.array)
         states: dict[str, Callable[[], cd.CaiView]] = {
+            "of this device": lambda: view.present_as("cuda"),
             "on": lambda: view.on(track.a),
             "ready": view.synchronize,
-            "named": lambda: cd.view(view, producer_stream=first),
+            "named": lambda: cd.view(view, producer_stream=first.stream),
         }
         made = states.get(self.state, lambda: view)()
         return made, None if self.state == "named" else moving
 
-    def _write(self, stream: int, value: int) -> int:
-        self.track.write(stream, value)
+    def _write(self, queue: Queue, value: int) -> int:
+        self.track.machine.set_current(queue.device)
+        self.track.write(queue.stream, value)
+        self.track.machine.set_current(self.current)
         return value
 
-    def _write_again(self, stream: int) -> int:
+    def _write_again(self, queue: Queue) -> int:
         """The library's own order of its two writes is of its own making."""
         self.track.machine.finish()
-        return self._write(stream, LATER)
+        return self._write(queue, LATER)
 
     def _dict(self, view: cd.CaiView) -> tuple[dict[str, Any], int | None]:
         streams: dict[str, Callable[[], int | None]] = {

@@ -18,7 +18,7 @@ SEEDS = range(4000)
 def bench(lazily: Track) -> Iterator[Bench]:
     machine, before = lazily.machine, lazily.data
     memory = {kind: getattr(machine, f"{kind}_memory")(NBYTES) for kind in KINDS}
-    made = Bench(lazily, memory, [lazily.a, machine.stream(0), machine.stream(0)])
+    made = Bench(lazily, memory, [lazily.a, machine.stream(0), machine.stream(1)])
     machine.set_current(0)
     yield made
     machine.finish()
