@@ -48,7 +48,7 @@ impl Place {
     ///
     /// For pinned and managed memory DLPack's device id means nothing ("the device id is 0"), so
     /// their ordinal is unknown until the pointer is asked; and as every context reaches them, a default
-    /// stream that is requested is the current context's.
+    /// stream that is requested is the current context's, under the CPU's name too.
     #[inline]
     pub(crate) const fn new(device: Device, pointer: u64) -> Place {
         let platform = match Platform::of(device) {
@@ -60,8 +60,8 @@ impl Place {
             Platform::HostReadable | Platform::Host => -1,
         };
         let requested = match platform {
-            Platform::HostReadable => Defaults::OfCurrent,
-            Platform::Cuda | Platform::Rocm | Platform::Host => Defaults::OfMemory,
+            Platform::HostReadable | Platform::Host => Defaults::OfCurrent,
+            Platform::Cuda | Platform::Rocm => Defaults::OfMemory,
         };
         Place {
             platform,

@@ -23,7 +23,7 @@ use crate::python::export::{buffer, cai_dict, exchange, numpy_array};
 use crate::python::import::{another_copy, fields};
 use crate::python::shown;
 use crate::python::trace::{Origin, QuietCall, trace};
-use crate::view::Transfer;
+use crate::view::{CaiView, Transfer};
 
 entries! {
 impl PyCaiView {
@@ -175,15 +175,17 @@ impl PyCaiView {
         Ok(true)
     }
 
-    /// The dict for another copy, which makes the wait for a producer that has moved itself.
+    /// The dict without a stream, for who takes the view's own ([`OfView`](crate::python::import::of_view::OfView)), and makes
+    /// the wait for a producer that has moved itself.
     #[getter]
     fn _interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.interface(py, |_| Ok(()))
+        self.interface(py, |_| Ok(Stream::None), |_| Ok(()))
     }
 
-    /// Tells another copy of this library the streams, of which the dict names one.
+    /// Tells another copy of this library the streams, of which the dict of a view names one.
     #[getter]
     fn _streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.check_alive()?;
         another_copy::capsule(py, self.view())
     }
 
@@ -460,7 +462,8 @@ impl Function for ToCai {
 }
 
 impl PyCaiView {
-    /// Makes the dict, in whose stream's order `follow` brings what the producer has written elsewhere.
+    /// Makes the dict, which names the stream that `ready` returns, and in whose order `follow` brings what the producer has
+    /// written elsewhere.
     ///
     /// # Errors
     /// `AttributeError` for what the interface cannot represent; those of `follow`; `scope-ended`.
@@ -468,12 +471,13 @@ impl PyCaiView {
     fn interface<'py>(
         &self,
         py: Python<'py>,
+        ready: impl FnOnce(&CaiView) -> Result<Stream, Violation>,
         follow: impl FnOnce(&Self) -> PyResult<()>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.check_alive()?;
         let view = self.view();
         let items = view.descriptor().check_interface();
-        match items.and_then(|items| Ok((items, view.ready_by_number()?))) {
+        match items.and_then(|items| Ok((items, ready(view)?))) {
             Ok((items, ready)) => {
                 follow(self)?;
                 self.check_scope()?;
@@ -506,7 +510,8 @@ AttributeError
     fn get<'py>(slf: Borrowed<'_, 'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: called by a descriptor of the class alone, which has checked the object's class.
         let slf = unsafe { slf.cast_unchecked::<PyCaiView>() };
-        slf.get().interface(slf.py(), PyCaiView::follow)
+        slf.get()
+            .interface(slf.py(), CaiView::ready_by_number, PyCaiView::follow)
     }
 }
 

@@ -310,6 +310,12 @@ impl CaiView {
         )
     }
 
+    /// Whether a default stream that a caller names is the current context's, and not the memory's: the CPU's name may be one
+    /// of pinned or managed memory.
+    pub(crate) fn means_current_context(&self) -> bool {
+        self.is_shared_by_contexts() || self.device().device_type == DeviceType::CPU
+    }
+
     /// Whether the memory is managed, or may be: any library may call managed memory its device's, and so may the
     /// caller. The driver is asked, if some device of the machine wants its managed memory to itself.
     pub(crate) fn may_be_managed(&self) -> bool {
@@ -324,7 +330,7 @@ impl CaiView {
     /// Returns `stream` as the calling thread means it, for an array in this memory.
     pub(crate) fn placed(&self, stream: Stream) -> Placed {
         let placed = Placed::here(stream);
-        match self.is_shared_by_contexts() && stream.is_default() {
+        match stream.is_default() && self.means_current_context() {
             true => placed.of(defaults_now()),
             false => placed.of(self.streams.memory_defaults()),
         }

@@ -16,9 +16,10 @@ from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.simulated.capture import Captures
 from conformance.tests.simulated.machine import one_event
 from conformance.tests.streams.moved_producers import KINDS, Moving
-from conformance.tests.streams.race import NBYTES, Track
+from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
 from conformance.tests.streams.test_another_copy import STATES, new, read_before_the_next_write
 from conformance.tests.streams.test_capture import captures
+from conformance.tests.streams.test_consume import on_another_thread
 
 __all__ = ["captures", "new"]
 
@@ -228,6 +229,52 @@ def test_a_mask_that_was_lent_ends_with_its_block(track: Track, beside: int) -> 
         assert mask is not None
         assert mask.stream == track.b
     refuse("scope-ended", partial(mask.on, track.a))
+
+
+@pytest.mark.parametrize("whose", WHOSE)
+def test_a_view_whose_block_was_left_is_no_owner(whose: str, track: Track) -> None:
+    with WHOSE[whose](track.view(track.a)).consume(track.b) as lent:
+        pass
+    named = interface(data=(track.data, False), stream=track.b)
+    for take in (*SPOKEN_FOR.values(), lambda dict_, view: cd.to_dlpack(dict_, owner=view, stream=track.a)):
+        refuse("scope-ended", partial(take, bare(track), lent))
+    refuse("scope-ended", partial(cd.view, named, owner=lent))
+    assert "[scope-ended]" in str(cd.explain(bare(track), owner=lent).refused)
+
+
+@pytest.mark.parametrize("whose", WHOSE)
+def test_a_mask_is_ready_on_a_default_stream_of_another_context(whose: str, lazily: Track, beside: int) -> None:
+    machine, pinned = lazily.machine, lazily.machine.pinned_memory(NBYTES)
+    lazily.data, before = pinned, lazily.data
+    machine.set_current(1)
+    lazily.write(LEGACY, WRITTEN)
+    view = cd.view(Cai(interface(data=(pinned, False), typestr="|u1", shape=(24,), stream=LEGACY)))
+    machine.set_current(0)
+    mask = cd.split_masked(masked(beside, WHOSE[whose](view)))[1]
+    assert mask is not None
+    with mask.consume(lazily.b, strict=True):
+        lazily.read(lazily.b)
+    machine.set_current(1)
+    lazily.write(LEGACY, NEXT)
+    machine.finish()
+    assert lazily.seen() == WRITTEN
+    lazily.data = before
+
+
+def test_a_mask_is_ready_on_another_thread_s_default_stream(lazily: Track, beside: int) -> None:
+    made: list[cd.CaiView] = []
+
+    def write() -> None:
+        lazily.write(PER_THREAD, WRITTEN)
+        array = Cai(interface(data=(lazily.data, False), typestr="|u1", shape=(24,), stream=PER_THREAD))
+        made.append(cd.view(array))
+
+    assert on_another_thread(lazily.machine, write) is None
+    (view,) = made
+    mask = cd.split_masked(masked(beside, view))[1]
+    assert mask is not None
+    refuse("stream-thread", partial(mask.on, lazily.b))
+    assert cd.from_cai(view).stream == PER_THREAD
 
 
 @pytest.mark.parametrize("stream", [5, 1])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
+import cai_example_peer as peer
 import numba.cuda
 import pytest
 from cai_conformance import abi
@@ -133,6 +134,49 @@ def test_a_stream_object_lives_as_long_as_the_views_that_it_orders(track: Track)
     assert kept_by(lambda s: cd.from_dlpack(Dlpack(tensor), stream=s), track.b)
     assert kept_by(lambda s: cd.view(view, producer_stream=s), track.b)
     assert kept_by(cd.use_stream, track.b)
+
+
+def entered(view: cd.CaiView, stream: Any) -> tuple[Any, cd.CaiView]:
+    """What a consume block lends, and the block."""
+    block = view.consume(stream)
+    return block, block.__enter__()
+
+
+#: Each makes a view that is ready on the stream.
+ORDERED: dict[str, Callable[[cd.CaiView, Any], Any]] = {
+    "on": lambda view, stream: view.on(stream),
+    "on, and again": lambda view, stream: view.on(stream).on(stream),
+    "on, and its number": lambda view, stream: view.on(stream).on(stream.handle),
+    "on, described": lambda view, stream: cd.view(view.on(stream), shape=(6,)),
+    "join": lambda view, stream: cd.join([view], on=stream)[0],
+    "join of a passed view": lambda view, stream: cd.join([peer.view_of(view)], on=stream)[0],
+    "consume": entered,
+    "to": lambda view, stream: cd.to(view, cd.CaiView, stream=stream),
+    "view": lambda view, stream: cd.view(view, producer_stream=stream),
+    "view of a passed view": lambda view, stream: cd.view(peer.view_of(view), producer_stream=stream),
+    "from_cai": lambda view, stream: cd.from_cai(view, producer_stream=stream),
+    "from_dlpack": lambda view, stream: cd.from_dlpack(view, stream=stream),
+    "owner": lambda view, stream: cd.view(view.to_cai(), owner=view.on(stream)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::cai_dlpack.ConsumeWarning")
+@pytest.mark.parametrize("is_there", [False, True], ids=["elsewhere", "there already"])
+@pytest.mark.parametrize("call", ORDERED)
+def test_a_view_that_is_ready_on_an_objects_stream_keeps_it(call: str, is_there: bool, track: Track) -> None:
+    """A dict names its stream by a number, which keeps none alive."""
+    view = track.view(track.b if is_there else track.a)
+    assert kept_by(lambda stream: ORDERED[call](view, stream), track.b)
+
+
+def test_what_is_ready_there_is_the_view_itself(track: Track) -> None:
+    view, stream = track.view(track.a), StreamObject(track.a)
+    kept = view.on(stream)
+    assert view.on(track.a) is view
+    assert kept is not view
+    assert all(found is kept for found in (kept.on(stream), kept.on(track.a), cd.join([kept], on=stream)[0]))
+    ready = track.view(None)
+    assert ready.on(stream) is ready
 
 
 def test_the_producers_stream_object_lives_on_in_what_is_made_of_the_view(track: Track) -> None:

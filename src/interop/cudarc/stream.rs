@@ -103,7 +103,7 @@ pub(super) fn mean_default(
 ) -> Result<Option<Displaced>, Error> {
     let own = context_of(stream.context());
     let data = array.descriptor().data();
-    if array.is_shared_by_contexts() {
+    if array.means_current_context() {
         // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.
         return Ok(with_driver(|driver| {
             let before = driver.current_context()?;

@@ -11,8 +11,10 @@ use crate::python::class::view::PyCaiView;
 use crate::python::cpython::tracing::Called;
 
 impl PyCaiView {
-    /// Returns a view that is ready on `stream`, which waits for the data already; the view itself if it is ready
-    /// there.
+    /// Returns a view that is ready on `stream`, which waits for the data already.
+    ///
+    /// # Errors
+    /// Those of [`moved`](Self::moved).
     pub(crate) fn ready_on<'py>(
         slf: &Bound<'py, Self>,
         stream: Stream,
@@ -20,7 +22,7 @@ impl PyCaiView {
     ) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         if !this.view().may_need_order(Request::Stream(stream)) {
-            return Ok(slf.clone());
+            return Self::ready_there(slf, stream, kept(object));
         }
         Self::moved(slf, stream, kept(object))?.into_object(slf.py())
     }
@@ -36,10 +38,27 @@ impl PyCaiView {
         this.prepare_by_name(request)?;
         // By events whatever the policy, which applies to implicit order.
         if !this.view().needs_order(request, SyncPolicy::Event) {
-            return Ok(slf.clone());
+            return Self::ready_there(slf, stream, object);
         }
         this.view().order(request, SyncPolicy::Event)?;
         Self::moved(slf, stream, object)?.into_object(slf.py())
+    }
+
+    /// Returns the view, which is ready where it was asked for. Where that is the stream of an object, a view that keeps the
+    /// object: the number alone keeps no stream alive.
+    fn ready_there<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Stream,
+        object: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        let is_kept = object
+            .as_ref()
+            .is_none_or(|object| this.keeps_stream(object));
+        match is_kept || this.view().ready_number() != stream {
+            true => Ok(slf.clone()),
+            false => Self::moved(slf, stream, object)?.into_object(slf.py()),
+        }
     }
 }
 

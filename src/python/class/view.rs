@@ -207,6 +207,12 @@ impl PyCaiView {
     /// # Errors
     /// `scope-ended`; those of [`release::own`].
     #[inline(always)]
+    /// Whether the view keeps this stream object alive.
+    pub(crate) fn keeps_stream(&self, object: &Py<PyAny>) -> bool {
+        let own = [self.stream_object(), self.producer_object()];
+        own.into_iter().flatten().any(|own| own.is(object))
+    }
+
     pub(crate) fn keep(slf: Borrowed<'_, '_, Self>) -> PyResult<RawOwner> {
         match slf.get().recall() {
             None => release::own(slf.to_owned().into_any()),

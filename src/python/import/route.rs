@@ -1000,13 +1000,8 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
     if options.keeps_view() {
         return Ok(());
     }
-    // SAFETY: written by the caller.
-    let amended = amend_in_place(unsafe { memory.assume_init_mut() }, options);
-    if amended.is_err() {
-        // SAFETY: written, and not used after an error.
-        unsafe { memory.assume_init_drop() };
-    }
-    amended
+    // SAFETY: written by the caller, and not used after an error.
+    unsafe { cai::finished(memory, |view| amend_in_place(view, options)) }
 }
 
 #[inline(never)]
