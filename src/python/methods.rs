@@ -552,7 +552,7 @@ impl Function for Dlpack {
         if let Some(transfer) = export.transfer() {
             this.check_alive()?;
             // A copy has memory of its own: nothing of the view's is kept once it has been made.
-            let copy = request.copy_for_block(py, &export, transfer, &this.lend()?)?;
+            let copy = request.copy_for_block(py, &export, transfer, &this.lend(py)?)?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }

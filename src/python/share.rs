@@ -259,7 +259,7 @@ impl PyShare {
     fn enter(&self, py: Python<'_>) -> PyResult<Entered> {
         let view = self.view.get();
         let policy = policy::policy(py)?;
-        let refused = match view.lend()?.share_with(policy) {
+        let refused = match view.lend(py)?.share_with(policy) {
             Err(Error::Violation(refused)) if refused.rule() == Rule::ShareMemory => refused,
             shared => {
                 let giver = None;
@@ -284,7 +284,7 @@ impl PyShare {
         }
         let (bytes, range, giver): (Vec<u8>, (u64, u64), Py<PyAny>) = named.extract()?;
         let shared = view
-            .lend()?
+            .lend(py)?
             .share_named(policy, Some(Pickled { bytes, range }));
         if shared.is_err() {
             giver.call_method0(py, "close")?;

@@ -141,12 +141,14 @@ class Program:
         pick, bench = self.pick, self.bench
         options = self.options()
         stream = pick.choice([*bench.numbers, -1, None])
+        copy = pick.choice([None, False, True])
         dict_ = self.described()
         take: Callable[..., Any] = pick.choice([cd.view, cd.from_cai])
         taken: dict[str, Callable[[Any], Any]] = {
             "view": lambda v: cd.view(v, **options),
             "from_cai": lambda v: cd.from_cai(v, **options),
             "from_dlpack": lambda v: cd.from_dlpack(v, stream=stream, **options),
+            "from_dlpack, as the CPU's": lambda v: cd.from_dlpack(v, device="cpu", copy=copy, **options),
             "split_masked": lambda v: cd.split_masked(v),
             "a mask": lambda v: cd.split_masked(self.masked(v))[1],
             "an owner": lambda v: take(dict_, **options | {"owner": v}),
@@ -193,7 +195,7 @@ def compare(program: Program, policy: Any, captured: list[int], captures: Captur
         captures.fork(captured[0], stream)
     bench.machine.set_current(program.device)
     # By DLPack each module exports by its own policy.
-    with cd.policy(sync="event" if program.name == "from_dlpack" else policy):
+    with cd.policy(sync="event" if program.name.startswith("from_dlpack") else policy):
         own = bench.done(partial(call, program.view))
         passed = bench.done(partial(call, program.passed))
     captures.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from typing import Any
 import cai_dlpack as cd
 import cai_example_peer as peer
 import numba.cuda
+import numpy as np
 import pytest
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 from cuda.core import Device
 
 from conformance.tests.doubles.producers import Cai, Dlpack, StreamObject, interface
@@ -167,6 +169,61 @@ def test_a_view_that_is_ready_on_an_objects_stream_keeps_it(call: str, is_there:
     """A dict names its stream by a number, which keeps none alive."""
     view = track.view(track.b if is_there else track.a)
     assert kept_by(lambda stream: ORDERED[call](view, stream), track.b)
+
+
+#: Each makes a view of what is asked for without a stream, in a block that names one.
+IN_A_BLOCK: dict[str, Callable[[Track], Any]] = {
+    "view of a tensor": lambda track: cd.view(tensor_of(track)),
+    "from_dlpack of a tensor": lambda track: cd.from_dlpack(tensor_of(track)),
+    "split_masked of a tensor": lambda track: cd.split_masked(tensor_of(track)),
+    "to of a tensor": lambda track: cd.to(tensor_of(track), cd.CaiView),
+    "from_dlpack of a view": lambda track: cd.from_dlpack(track.view(track.a)),
+    "from_dlpack of a passed view": lambda track: cd.from_dlpack(peer.view_of(track.view(track.a))),
+    "a copy": lambda track: cd.from_dlpack(track.view(track.a), copy=True),
+    "a copy of the host's": lambda track: cd.from_dlpack(np.arange(6.0), device="cuda:0"),
+    "the table": lambda track: adopted(track),
+}
+
+
+def tensor_of(track: Track) -> Dlpack:
+    return Dlpack(abi.make(device=(abi.CUDA, 0), data=track.data))
+
+
+def adopted(track: Track) -> object:
+    """The view that the table of the class makes of a tensor, as a library in C does."""
+    made, out = abi.make(device=(abi.CUDA, 0), data=track.data), ctypes.c_void_p()
+    to_object = exchange.ToObject(exchange.table_of(cd.CaiView).to_object)
+    assert to_object(made.address, ctypes.byref(out)) == 0
+    view = ctypes.cast(out, ctypes.py_object).value
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(view))
+    return view
+
+
+@pytest.mark.parametrize("call", IN_A_BLOCK)
+def test_a_view_keeps_the_object_of_the_block_whose_stream_it_is_ready_on(call: str, track: Track) -> None:
+    def made(stream: Any) -> object:
+        with cd.use_stream(stream):
+            view = IN_A_BLOCK[call](track)
+        ready = view[0] if isinstance(view, tuple) else view
+        assert ready.stream == track.b
+        return view
+
+    assert kept_by(made, track.b)
+
+
+def test_a_view_of_another_stream_than_the_block_s_does_not_keep_its_object(track: Track) -> None:
+    def made(stream: Any) -> object:
+        with cd.use_stream(stream):
+            return [track.view(track.a), track.view(None)]
+
+    assert not kept_by(made, track.b)
+
+
+def test_a_module_passes_its_own_view_on_with_its_stream_object(track: Track) -> None:
+    """To itself: as an argument of a function in Rust it is of the module's own class."""
+    passed = peer.view_of(track.view(track.a))
+    assert kept_by(lambda stream: peer.view_of(passed.on(stream)), track.b)
+    assert kept_by(lambda stream: peer.view_of(peer.view_of(passed.on(stream))), track.b)
 
 
 def test_what_is_ready_there_is_the_view_itself(track: Track) -> None:

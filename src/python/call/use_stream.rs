@@ -1,5 +1,7 @@
 //! The work streams of a context.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pyo3::Borrowed;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -49,6 +51,32 @@ pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
     };
     let found = blocks::innermost(py, of_device)?;
     Ok(found.unwrap_or(Stream::LegacyDefault))
+}
+
+/// Whether a block has been entered in this process: before that there need be no class to compare with, and PyO3 panics if it
+/// cannot make one for want of memory.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+fn enter(block: &Bound<'_, UseStream>) -> PyResult<()> {
+    IS_USED.store(true, Ordering::Relaxed);
+    blocks::enter(block)
+}
+
+/// Returns what was passed to the innermost block of this stream, which keeps it alive during the block alone.
+///
+/// # Errors
+/// Those of [`blocks::innermost`].
+#[cold]
+pub(crate) fn object_of<'py>(
+    py: Python<'py>,
+    stream: Stream,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if !IS_USED.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    blocks::innermost(py, |block: &UseStream| {
+        (block.stream == stream).then(|| block.object.bind(py).clone())
+    })
 }
 
 /// Returns the id of the CUDA device whose blocks count for an array: of pinned and managed memory, which has none of
@@ -164,7 +192,7 @@ impl UseStream {
         body: impl FnOnce() -> PyResult<R>,
     ) -> PyResult<R> {
         let block = Bound::new(object.py(), Self::new(None, stream, object))?;
-        blocks::enter(&block)?;
+        enter(&block)?;
         let result = body();
         let left = blocks::leave(&block);
         let result = result?;
@@ -175,7 +203,7 @@ impl UseStream {
 entries! {
 impl UseStream {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        blocks::enter(slf)?;
+        enter(slf)?;
         Ok(slf.clone())
     }
 

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
 use pyo3::types::PyType;
 
+use crate::python::call::blocks;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::own_module;
@@ -101,12 +102,16 @@ impl<'py> NewView<'py> {
     /// Writes the fields beside the view, and returns the object. Tracks it if it may be in a cycle.
     ///
     /// # Errors
-    /// Out of memory, if PyO3 makes the object.
+    /// Out of memory, if PyO3 makes the object; those of [`Beside::keeping_work_stream`].
     ///
     /// # Safety
     /// The view has been written.
     #[inline(always)]
-    pub(crate) unsafe fn finish(mut self, beside: Beside) -> PyResult<Bound<'py, PyCaiView>> {
+    pub(crate) unsafe fn finish(mut self, mut beside: Beside) -> PyResult<Bound<'py, PyCaiView>> {
+        if blocks::are_open() {
+            // SAFETY: this function's contract.
+            beside = unsafe { self.in_blocks(beside) }?;
+        }
         PyCaiView::fields_of(self.value()).1.write(beside);
         match self {
             // SAFETY: both fields of the value are written.
@@ -114,6 +119,33 @@ impl<'py> NewView<'py> {
             // SAFETY: both fields of the value are written.
             Self::Value(py, value) => Bound::new(py, unsafe { *value.assume_init() }),
         }
+    }
+}
+
+impl<'py> NewView<'py> {
+    fn py(&self) -> Python<'py> {
+        match self {
+            Self::Object(object) => object.py,
+            Self::Value(py, _) => *py,
+        }
+    }
+
+    /// Adds what the open blocks have the view keep. Drops the view if that fails.
+    ///
+    /// # Safety
+    /// The view has been written, and is not used after an error.
+    #[cold]
+    unsafe fn in_blocks(&mut self, beside: Beside) -> PyResult<Beside> {
+        let py = self.py();
+        let view = self.view();
+        // SAFETY: written (this function's contract).
+        let ready = unsafe { view.assume_init_ref() }.ready_number();
+        let kept = beside.keeping_work_stream(py, ready);
+        if kept.is_err() {
+            // SAFETY: written, and not used after an error (this function's contract).
+            unsafe { view.assume_init_drop() };
+        }
+        kept
     }
 }
 

@@ -8,6 +8,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::protocol::stream::Stream;
+use crate::python::call::use_stream;
 use crate::python::class::recall::Recall;
 use crate::python::class::scope::Scope;
 use crate::python::cpython::release;
@@ -59,6 +61,19 @@ impl Beside {
             (None, None) => self,
             _ => self.keep(ready, producer),
         }
+    }
+
+    /// Keeps the object of the `use_stream` block on whose stream the view is ready: the block may end before the view.
+    ///
+    /// # Errors
+    /// Those of [`use_stream::object_of`].
+    #[cold]
+    pub(crate) fn keeping_work_stream(self, py: Python<'_>, ready: Stream) -> PyResult<Self> {
+        if self.rare().is_some_and(|rare| rare.stream_object.is_some()) {
+            return Ok(self);
+        }
+        let object = use_stream::object_of(py, ready)?;
+        Ok(self.keeping(object.as_ref(), None))
     }
 
     #[cold]

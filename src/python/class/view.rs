@@ -209,8 +209,12 @@ impl PyCaiView {
     #[inline(always)]
     /// Whether the view keeps this stream object alive.
     pub(crate) fn keeps_stream(&self, object: &Py<PyAny>) -> bool {
+        self.stream_objects().any(|own| own.is(object))
+    }
+
+    fn stream_objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
         let own = [self.stream_object(), self.producer_object()];
-        own.into_iter().flatten().any(|own| own.is(object))
+        own.into_iter().flatten()
     }
 
     pub(crate) fn keep(slf: Borrowed<'_, '_, Self>) -> PyResult<RawOwner> {
@@ -223,26 +227,36 @@ impl PyCaiView {
     #[cold]
     fn share(&self, py: Python<'_>, recall: &Recall) -> PyResult<RawOwner> {
         let mut owner = recall.share(|| self.view.owner().share())?;
-        for object in [self.stream_object(), self.producer_object()]
-            .into_iter()
-            .flatten()
-        {
+        for object in self.stream_objects() {
             let kept = release::own(object.bind(py).clone())?;
             owner = owner.beside(Owner::from_raw(kept));
         }
         Ok(owner.into_raw())
     }
 
-    /// Returns a view of the same memory, which shares its owner.
+    /// Returns a view of the same memory, which shares its owner, and keeps the stream objects.
     ///
     /// # Errors
-    /// `scope-ended` once the tensor is in its capsule again.
+    /// Those of [`release::own`]; `scope-ended` once the tensor is in its capsule again.
     #[inline(always)]
-    pub(crate) fn lend(&self) -> PyResult<CaiView> {
-        match self.recall() {
-            None => Ok(self.view.clone()),
-            Some(recall) => recall.share(|| self.view.clone()),
+    pub(crate) fn lend(&self, py: Python<'_>) -> PyResult<CaiView> {
+        match self.is_plain() {
+            true => Ok(self.view.clone()),
+            false => self.lend_with_streams(py),
         }
+    }
+
+    #[cold]
+    fn lend_with_streams(&self, py: Python<'_>) -> PyResult<CaiView> {
+        let mut view = match self.recall() {
+            None => self.view.clone(),
+            Some(recall) => recall.share(|| self.view.clone())?,
+        };
+        for object in self.stream_objects() {
+            let kept = release::own(object.bind(py).clone())?;
+            view.keep_beside(Owner::from_raw(kept));
+        }
+        Ok(view)
     }
 
     /// Notes a capsule of [`keep`](Self::keep) or [`lend`](Self::lend).

@@ -81,7 +81,7 @@ pub(crate) fn import_unordered<'py>(
             this.check_array()?;
         }
         undeclared::check_view(view, options)?;
-        return Ok((own(this.lend()?, options)?, true));
+        return Ok((own(this.lend(object.py())?, options)?, true));
     }
     let mut view = MaybeUninit::uninit();
     let facts = facts.unordered();
@@ -479,7 +479,7 @@ pub(crate) fn by_dlpack<'py>(
         dlpack::check_has_dlpack(object, facts.traits)?;
         // A view is described, and refused, before anything waits.
         let is_view = facts.traits.intersects(Traits::OURS | Traits::ANOTHER_COPY);
-        if is_view && !options.keeps_view() {
+        if is_view && (!options.keeps_view() || is_passed_to_the_host(object, facts, request)?) {
             return by_derived(memory, object, request, options);
         }
         if options.producer.is_some() && is_transferred(object, request, options)? {
@@ -506,6 +506,26 @@ pub(crate) fn by_dlpack<'py>(
         None => claim(memory, offer, options),
         Some(consumer) => claim_for(object.py(), memory, offer, consumer, options),
     }
+}
+
+/// Whether another copy's view is asked for as the CPU's: its tensor would say that no stream works on the memory, which is
+/// so of what was copied alone.
+///
+/// # Errors
+/// Those of [`dlpack::announced_device`].
+fn is_passed_to_the_host(
+    object: &Bound<'_, PyAny>,
+    facts: TypeFacts,
+    request: DlpackArguments,
+) -> PyResult<bool> {
+    if !facts.traits.intersects(Traits::ANOTHER_COPY) {
+        return Ok(false);
+    }
+    let wanted = match request.device {
+        None => dlpack::announced_device(object)?,
+        Some(wanted) => wanted,
+    };
+    Ok(wanted == Device::HOST)
 }
 
 /// Like [`claim`], of a tensor that is ready on the producer's stream: the consumer's waits for it before it is taken.
