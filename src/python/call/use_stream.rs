@@ -16,6 +16,26 @@ use crate::python::cpython::fastcall::{Function, signature};
 use crate::python::cpython::thread_exit::entries;
 use crate::view::detach;
 
+/// Whether a block has been entered in this process: before that there need be no class to compare with, and PyO3 panics if it
+/// cannot make one for want of memory.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+fn enter(block: &Bound<'_, UseStream>) -> PyResult<()> {
+    IS_USED.store(true, Ordering::Relaxed);
+    blocks::enter(block)
+}
+
+/// Returns what `fact` finds first in the open blocks, innermost first.
+///
+/// # Errors
+/// Those of [`blocks::innermost`].
+fn innermost<T>(py: Python<'_>, fact: impl Fn(&UseStream) -> Option<T>) -> PyResult<Option<T>> {
+    match IS_USED.load(Ordering::Relaxed) {
+        false => Ok(None),
+        true => blocks::innermost(py, fact),
+    }
+}
+
 /// Returns the work stream of the current context for an array on `device`: of the innermost `use_stream` block that
 /// counts for it, else the legacy default stream.
 ///
@@ -31,10 +51,8 @@ pub(crate) fn work_stream(py: Python<'_>, device: Device) -> PyResult<Stream> {
 
 #[cold]
 fn of_open(py: Python<'_>, device: Device) -> PyResult<Stream> {
-    let innermost = blocks::innermost(py, |block: &UseStream| {
-        Some((block.device_id, block.stream))
-    })?;
-    match innermost {
+    let found = innermost(py, |block| Some((block.device_id, block.stream)))?;
+    match found {
         None => Ok(Stream::LegacyDefault),
         Some((None, stream)) => Ok(stream),
         Some(_) => of_blocks(py, blocks_of(device)?),
@@ -44,37 +62,25 @@ fn of_open(py: Python<'_>, device: Device) -> PyResult<Stream> {
 /// Returns the stream of the innermost `use_stream` block of a CUDA device, else the legacy default stream.
 ///
 /// # Errors
-/// Those of [`blocks::innermost`].
+/// Those of [`innermost`].
 pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
     let of_device = |block: &UseStream| {
         (block.device_id.is_none_or(|id| id == device_id)).then_some(block.stream)
     };
-    let found = blocks::innermost(py, of_device)?;
+    let found = innermost(py, of_device)?;
     Ok(found.unwrap_or(Stream::LegacyDefault))
-}
-
-/// Whether a block has been entered in this process: before that there need be no class to compare with, and PyO3 panics if it
-/// cannot make one for want of memory.
-static IS_USED: AtomicBool = AtomicBool::new(false);
-
-fn enter(block: &Bound<'_, UseStream>) -> PyResult<()> {
-    IS_USED.store(true, Ordering::Relaxed);
-    blocks::enter(block)
 }
 
 /// Returns what was passed to the innermost block of this stream, which keeps it alive during the block alone.
 ///
 /// # Errors
-/// Those of [`blocks::innermost`].
+/// Those of [`innermost`].
 #[cold]
 pub(crate) fn object_of<'py>(
     py: Python<'py>,
     stream: Stream,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    if !IS_USED.load(Ordering::Relaxed) {
-        return Ok(None);
-    }
-    blocks::innermost(py, |block: &UseStream| {
+    innermost(py, |block| {
         (block.stream == stream).then(|| block.object.bind(py).clone())
     })
 }

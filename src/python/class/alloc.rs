@@ -120,9 +120,7 @@ impl<'py> NewView<'py> {
             Self::Value(py, value) => Bound::new(py, unsafe { *value.assume_init() }),
         }
     }
-}
 
-impl<'py> NewView<'py> {
     fn py(&self) -> Python<'py> {
         match self {
             Self::Object(object) => object.py,

@@ -178,6 +178,16 @@ impl PyCaiView {
         self.beside.rare()?.producer_object.as_ref()
     }
 
+    /// Whether the view keeps this stream object alive.
+    pub(crate) fn keeps_stream(&self, object: &Py<PyAny>) -> bool {
+        self.stream_objects().any(|own| own.is(object))
+    }
+
+    fn stream_objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        let own = [self.stream_object(), self.producer_object()];
+        own.into_iter().flatten()
+    }
+
     /// Refuses a view that has ended: its consume block, after which nothing orders its use, or its tensor is in its
     /// capsule again. After this use the view may keep the memory for someone else.
     #[inline]
@@ -207,16 +217,6 @@ impl PyCaiView {
     /// # Errors
     /// `scope-ended`; those of [`release::own`].
     #[inline(always)]
-    /// Whether the view keeps this stream object alive.
-    pub(crate) fn keeps_stream(&self, object: &Py<PyAny>) -> bool {
-        self.stream_objects().any(|own| own.is(object))
-    }
-
-    fn stream_objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        let own = [self.stream_object(), self.producer_object()];
-        own.into_iter().flatten()
-    }
-
     pub(crate) fn keep(slf: Borrowed<'_, '_, Self>) -> PyResult<RawOwner> {
         match slf.get().recall() {
             None => release::own(slf.to_owned().into_any()),
