@@ -65,12 +65,12 @@ impl DlpackArguments {
     };
 
     /// Whether it is [`UNORDERED`](Self::UNORDERED): no other request names a consumer that has no stream.
-    fn is_unordered(self) -> bool {
+    fn is_unordered(&self) -> bool {
         self.consumer == Some(Stream::None) && self.copy == Some(false) && !self.is_producers
     }
 
     /// Leaves out the producer's stream, which is of the producer's own device and has been waited for.
-    pub(crate) fn without_producer(self) -> Self {
+    pub(crate) fn without_producer(&self) -> Self {
         Self {
             stream: match self.is_producers {
                 true => self.consumer,
@@ -78,7 +78,7 @@ impl DlpackArguments {
             },
             is_producers: false,
             consumer: None,
-            ..self
+            ..*self
         }
     }
 }
@@ -194,7 +194,7 @@ fn check_type_has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<()> {
 pub(crate) fn offer_of_object<'py>(
     object: &Bound<'py, PyAny>,
     traits: Traits,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
     stated: Access,
 ) -> PyResult<Offer<'py>> {
@@ -213,11 +213,7 @@ pub(crate) fn offer_of_object<'py>(
         None => work_stream(object.py(), traits, wanted)?,
         given => given,
     };
-    let named = DlpackArguments {
-        stream: named,
-        ..request
-    };
-    let asked = stream_to_request(wanted, named)?;
+    let asked = stream_to_request(wanted, named, request)?;
     tracing::mark(|marks| marks.route = Some("dlpack"));
     let called = match traits.intersects(Traits::WANTS_CURRENT) {
         true => call_on_its_device(object, announced, asked, wanted, request)?,
@@ -268,7 +264,7 @@ fn pending(
 fn check_first(
     object: &Bound<'_, PyAny>,
     traits: Traits,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<()> {
     state::check_values(object, traits)?;
@@ -296,7 +292,7 @@ fn call_on_its_device<'py>(
     device: Device,
     stream: Stream,
     wanted: Device,
-    request: DlpackArguments,
+    request: &DlpackArguments,
 ) -> PyResult<PyResult<(Bound<'py, PyAny>, StreamHonoured)>> {
     let py = object.py();
     let driver = match device.device_type {
@@ -319,13 +315,13 @@ fn call_on_its_device<'py>(
 /// The rules of DLPack and those of [`undeclared::of_capsule`], with the capsule as it was.
 pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
     capsule::check_alive(capsule)?;
     let mut tensor = capsule::read(capsule.clone())?;
     let wanted = request.device.unwrap_or(tensor.descriptor.device());
-    let ready = stream_to_request(wanted, request)?;
+    let ready = stream_to_request(wanted, request.stream, request)?;
     check(&mut tensor.descriptor, None, request)?;
     let streams = match request.stream {
         Some(_) => declared(ready, &tensor.descriptor),
@@ -453,8 +449,12 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
 /// # Errors
 /// `stream-cpu`.
 #[inline(always)]
-pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyResult<Stream> {
-    match (Platform::of(device), request.stream) {
+pub(super) fn stream_to_request(
+    device: Device,
+    stream: Option<Stream>,
+    request: &DlpackArguments,
+) -> PyResult<Stream> {
+    match (Platform::of(device), stream) {
         (Some(Platform::Host) | None, Some(_)) => without_streams(request),
         (Some(Platform::Cuda | Platform::Rocm), None) => Ok(Stream::LegacyDefault),
         // Pinned and managed memory: with None the producer makes the host wait (docs/streams.md).
@@ -468,7 +468,7 @@ pub(super) fn stream_to_request(device: Device, request: DlpackArguments) -> PyR
 /// # Errors
 /// `stream-cpu`.
 #[cold]
-fn without_streams(request: DlpackArguments) -> PyResult<Stream> {
+fn without_streams(request: &DlpackArguments) -> PyResult<Stream> {
     let name = match request.is_producers {
         true => "producer_stream",
         false => "stream",
@@ -487,7 +487,7 @@ fn call<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    request: DlpackArguments,
+    request: &DlpackArguments,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     if request.copy.is_none() && request.device.is_none() {
         match call_fast(object, stream, wanted) {
@@ -559,7 +559,7 @@ fn call_stepwise<'py>(
     object: &Bound<'py, PyAny>,
     stream: Stream,
     wanted: Device,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     mut failed: Option<PyErr>,
 ) -> PyResult<(Bound<'py, PyAny>, StreamHonoured)> {
     let py = object.py();
@@ -597,7 +597,7 @@ fn call_stepwise<'py>(
 fn drop_keyword(
     object: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyDict>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     error: PyErr,
 ) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
@@ -683,7 +683,7 @@ pub(crate) fn is_of(found: Device, wanted: Device) -> bool {
 fn check(
     descriptor: &mut Descriptor,
     announced: Option<Device>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
 ) -> PyResult<()> {
     if request.copy == Some(false) && descriptor.flags().contains(Flags::IS_COPIED) {
         return Err(Violation::new(Rule::CopiedUnasked, Field::TensorFlags, "IS_COPIED").into());
@@ -708,7 +708,7 @@ fn pinned(
     descriptor: &Descriptor,
     wanted: Device,
     announced: Option<Device>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
 ) -> Result<Device, Violation> {
     let found = descriptor.device();
     let is_pinned = |device: Device| device.device_type == DeviceType::CUDA_HOST;

@@ -44,12 +44,9 @@ pub(crate) fn import(
     let imported = unsafe { release::own_tensor(tensor) };
     let view = Uninit::new(memory).import(imported)?;
     let descriptor = view.descriptor();
-    let device = descriptor.device();
-    if traits.intersects(Traits::STATE) && is_refused(object, traits, descriptor.dtype())? {
-        return Ok(None);
-    }
-    if device.device_type == DeviceType::CPU && is_pinned(object, traits)? {
-        // The table states the CPU for pinned memory; `__dlpack_device__` states pinned memory (torch).
+    if traits.intersects(Traits::STATE.union(Traits::IS_PINNED))
+        && is_exported_otherwise(object, descriptor, traits)?
+    {
         return Ok(None);
     }
     let Some(streams) = streams(object, table, descriptor, traits, options)? else {
@@ -60,6 +57,22 @@ pub(crate) fn import(
     let view = unsafe { view.finish(streams) };
     view.remember_context();
     Ok(Some(Beside::default()))
+}
+
+/// Whether `__dlpack__` refuses the array, or states another device: the table states the CPU for pinned memory (torch).
+///
+/// # Errors
+/// What reading the object's attributes raises.
+#[inline(always)]
+fn is_exported_otherwise(
+    object: &Bound<'_, PyAny>,
+    descriptor: &Descriptor,
+    traits: Traits,
+) -> PyResult<bool> {
+    if traits.intersects(Traits::STATE) && is_refused(object, traits, descriptor.dtype())? {
+        return Ok(true);
+    }
+    Ok(descriptor.device().device_type == DeviceType::CPU && is_pinned(object, traits)?)
 }
 
 /// Returns the streams of a tensor; `None` if the work stream cannot be read.

@@ -151,7 +151,7 @@ fn after_failure(
     let offer = dlpack::offer_of_object(
         object,
         facts.traits,
-        request(options),
+        &request(options),
         options,
         Access::Unknown,
     )?;
@@ -170,7 +170,7 @@ fn request(options: &Options<'_, '_>) -> DlpackArguments {
 }
 
 /// Requests the array on its own device, for a request of another one.
-fn own_request(asked: DlpackArguments, options: &Options<'_, '_>) -> DlpackArguments {
+fn own_request(asked: &DlpackArguments, options: &Options<'_, '_>) -> DlpackArguments {
     DlpackArguments {
         copy: asked.copy.filter(|copy| !copy),
         ..request(options)
@@ -192,7 +192,7 @@ fn without_table<'py>(
             masked_array::check(object)?;
         }
         if capsule::is_capsule(object) {
-            let offer = dlpack::offer_of_capsule(object, request(options), options)?;
+            let offer = dlpack::offer_of_capsule(object, &request(options), options)?;
             claim(memory, offer, options)?;
             return Ok(Beside::default());
         }
@@ -241,7 +241,8 @@ fn of_another_copy<'py>(
         Some(dict) => by_attributes(memory, object, traits, Some(dict), options, allow)?,
         None => {
             let request = DlpackArguments::UNORDERED;
-            let offer = dlpack::offer_of_object(object, traits, request, options, Access::Unknown)?;
+            let offer =
+                dlpack::offer_of_object(object, traits, &request, options, Access::Unknown)?;
             claim(memory, offer, options)?;
             Beside::default()
         }
@@ -302,7 +303,7 @@ fn without_driver<'py>(
     }
     release::drop_now(error);
     let stated = stated_in(dict)?;
-    let offer = dlpack::offer_of_object(object, traits, request(options), options, stated)?;
+    let offer = dlpack::offer_of_object(object, traits, &request(options), options, stated)?;
     claim(memory, offer, options)?;
     Ok(Beside::default())
 }
@@ -344,7 +345,7 @@ fn by_dict_or_dlpack<'py>(
     } else if !dlpack::has_dlpack(object, traits)? {
         return Err(no_protocol(object));
     }
-    match dlpack::offer_of_object(object, traits, request(options), options, stated) {
+    match dlpack::offer_of_object(object, traits, &request(options), options, stated) {
         Ok(offer) => claim(memory, offer, options)?,
         Err(refused) => return by_array_interface(memory, object, refused, options, allow),
     };
@@ -456,7 +457,7 @@ fn no_protocol(object: &Bound<'_, PyAny>) -> PyErr {
 pub(crate) fn by_dlpack<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let offer = if capsule::is_capsule(object) {
@@ -477,16 +478,12 @@ pub(crate) fn by_dlpack<'py>(
             return by_view(memory, object, request, options);
         }
         dlpack::check_has_dlpack(object, facts.traits)?;
-        // A view is described, and refused, before anything waits.
         let is_view = facts.traits.intersects(Traits::OURS | Traits::ANOTHER_COPY);
-        if is_view && (!options.keeps_view() || is_passed_to_the_host(object, facts, request)?) {
+        if is_view && is_described_first(object, facts, request, options)? {
             return by_derived(memory, object, request, options);
         }
         if options.producer.is_some() && is_transferred(object, request, options)? {
             return by_producers_stream(memory, object, facts, request, options);
-        }
-        if facts.traits.intersects(Traits::ANOTHER_COPY) && options.is_strict(object.py())? {
-            another_copy::streams_of(object, facts.traits, options)?;
         }
         match offer_of_object(object, facts, request, options) {
             Ok(offer) => offer,
@@ -508,16 +505,22 @@ pub(crate) fn by_dlpack<'py>(
     }
 }
 
-/// Whether another copy's view is asked for as the CPU's: its tensor would say that no stream works on the memory, which is
-/// so of what was copied alone.
+/// Whether a view, of this library or of another copy, has to be described, and refused, before anything waits. One of another
+/// copy that is asked for as the CPU's too: its tensor would say that no stream works on the memory, which is so of what
+/// was copied alone.
 ///
 /// # Errors
-/// Those of [`dlpack::announced_device`].
-fn is_passed_to_the_host(
+/// Those of [`dlpack::announced_device`] and [`another_copy::streams_of`].
+#[cold]
+fn is_described_first(
     object: &Bound<'_, PyAny>,
     facts: TypeFacts,
-    request: DlpackArguments,
+    request: &DlpackArguments,
+    options: &Options<'_, '_>,
 ) -> PyResult<bool> {
+    if !options.keeps_view() {
+        return Ok(true);
+    }
     if !facts.traits.intersects(Traits::ANOTHER_COPY) {
         return Ok(false);
     }
@@ -525,7 +528,13 @@ fn is_passed_to_the_host(
         None => dlpack::announced_device(object)?,
         Some(wanted) => wanted,
     };
-    Ok(wanted == Device::HOST)
+    if wanted == Device::HOST {
+        return Ok(true);
+    }
+    if options.is_strict(object.py())? {
+        another_copy::streams_of(object, facts.traits, options)?;
+    }
+    Ok(false)
 }
 
 /// Like [`claim`], of a tensor that is ready on the producer's stream: the consumer's waits for it before it is taken.
@@ -555,7 +564,7 @@ fn transferred<'py>(
     object: &Bound<'py, PyAny>,
     facts: TypeFacts,
     refused: &PyErr,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<Option<Offer<'py>>> {
     let py = object.py();
@@ -583,7 +592,7 @@ fn transferred<'py>(
         return Ok(None);
     }
     let (facts, request) = (known_types::facts_of(&view)?, request.without_producer());
-    offer_of_view(&view, facts, request, options, Access::Unknown).map(Some)
+    offer_of_view(&view, facts, &request, options, Access::Unknown).map(Some)
 }
 
 /// Imports an array that has no `__dlpack__` to ask for a copy, and asks its view.
@@ -594,7 +603,7 @@ fn transferred<'py>(
 fn by_view<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let view = PyCaiView::new(import(object, options)?).into_object(object.py())?;
@@ -609,7 +618,7 @@ fn by_view<'py>(
 fn by_derived<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     // The export makes the wait for a producer that has moved; there is none if the caller has named where the data is ready.
@@ -651,7 +660,7 @@ fn of_copy<'a, 'py>(options: &Options<'a, 'py>) -> Options<'a, 'py> {
 #[cold]
 fn is_transferred(
     object: &Bound<'_, PyAny>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<bool> {
     let Some(wanted) = request.device else {
@@ -676,11 +685,11 @@ fn by_producers_stream<'py>(
     memory: &mut MaybeUninit<CaiView>,
     object: &Bound<'py, PyAny>,
     facts: TypeFacts,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let plain = plain(options);
-    let mut offer = offer_of_object(object, facts, own_request(request, &plain), &plain)?;
+    let mut offer = offer_of_object(object, facts, &own_request(request, &plain), &plain)?;
     decide(&mut offer, &plain)?;
     let view = PyCaiView::new(claim_view(offer, &plain)?).into_object(object.py())?;
     of_view(memory, &view, request, options)
@@ -694,7 +703,7 @@ fn by_producers_stream<'py>(
 fn of_view<'py>(
     memory: &mut MaybeUninit<CaiView>,
     view: &Bound<'py, PyCaiView>,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     let rest = Options {
@@ -702,7 +711,7 @@ fn of_view<'py>(
         ..options.clone()
     };
     let (facts, request) = (known_types::facts_of(view)?, request.without_producer());
-    let mut offer = offer_of_view(view, facts, request, &rest, Access::Unknown)?;
+    let mut offer = offer_of_view(view, facts, &request, &rest, Access::Unknown)?;
     let made = &offer.tensor.descriptor;
     let is_copied = made.flags().contains(Flags::IS_COPIED);
     if let Some(producer) = options.producer
@@ -715,7 +724,7 @@ fn of_view<'py>(
 }
 
 /// Whether the tensor of a capsule is on another device than the one that is asked for, and may be copied there.
-fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: DlpackArguments) -> PyResult<bool> {
+fn is_elsewhere(capsule: &Bound<'_, PyAny>, request: &DlpackArguments) -> PyResult<bool> {
     let Some(wanted) = request.device else {
         return Ok(false);
     };
@@ -732,7 +741,7 @@ fn by_view_of_capsule<'py>(
     memory: &mut MaybeUninit<CaiView>,
     capsule: &Bound<'py, PyAny>,
     is_elsewhere: bool,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<()> {
     // The stream of a copy on another device is of that one.
@@ -741,10 +750,10 @@ fn by_view_of_capsule<'py>(
         false => DlpackArguments {
             copy: None,
             device: None,
-            ..request
+            ..*request
         },
     };
-    let mut offer = dlpack::offer_of_capsule(capsule, own, options)?;
+    let mut offer = dlpack::offer_of_capsule(capsule, &own, options)?;
     decide(&mut offer, options)?;
     let (view, taken) = take(offer, options)?;
     let copied = PyCaiView::new(view)
@@ -760,7 +769,7 @@ fn by_view_of_capsule<'py>(
 fn offer_of_object<'py>(
     object: &Bound<'py, PyAny>,
     facts: TypeFacts,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
     let stated = match facts.table {
@@ -779,7 +788,7 @@ fn offer_of_object<'py>(
 fn offer_of_view<'py>(
     view: &Bound<'py, PyCaiView>,
     facts: TypeFacts,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, '_>,
     stated: Access,
 ) -> PyResult<Offer<'py>> {
@@ -873,7 +882,7 @@ fn unless_exception(py: Python<'_>, error: PyErr) -> PyResult<Access> {
 fn refused_by_numpy<'py>(
     object: &Bound<'py, PyAny>,
     refused: PyErr,
-    request: DlpackArguments,
+    request: &DlpackArguments,
     options: &Options<'_, 'py>,
 ) -> PyResult<CaiView> {
     let (mut view, _) = array_interface::import(object, refused, options, AllowCaiOnly::No)?;
@@ -903,7 +912,7 @@ pub(crate) fn offer_of_capsule<'py>(
     capsule: &Bound<'py, PyAny>,
     options: &Options<'_, '_>,
 ) -> PyResult<Offer<'py>> {
-    let mut offer = dlpack::offer_of_capsule(capsule, request(options), options)?;
+    let mut offer = dlpack::offer_of_capsule(capsule, &request(options), options)?;
     decide(&mut offer, options)?;
     Ok(offer)
 }
@@ -993,7 +1002,8 @@ fn decide(offer: &mut Offer<'_>, options: &Options<'_, '_>) -> PyResult<()> {
     options.check_device(offer.tensor.descriptor.device())?;
     if let Some(producer) = options.producer {
         // Not of every request: another copy of this library is asked for no order.
-        dlpack::stream_to_request(offer.tensor.descriptor.device(), request(options))?;
+        let device = offer.tensor.descriptor.device();
+        dlpack::stream_to_request(device, Some(producer), &request(options))?;
         offer.set_producer(producer);
     }
     if options.redescribes() {
@@ -1028,7 +1038,7 @@ fn amend_written(memory: &mut MaybeUninit<CaiView>, options: &Options<'_, '_>) -
 fn amend_in_place(view: &mut CaiView, options: &Options<'_, '_>) -> PyResult<()> {
     let device = view.descriptor().device();
     options.check_device(device)?;
-    dlpack::stream_to_request(device, request(options))?;
+    dlpack::stream_to_request(device, options.producer, &request(options))?;
     if options.redescribes() {
         let descriptor = options.described(view.descriptor().clone())?;
         // SAFETY: `described` describes the bytes of the view, and no others.
