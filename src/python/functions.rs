@@ -183,7 +183,7 @@ impl Function for FromDlpack {
             device: arguments.device.map(device::device).transpose()?,
         };
         let mut new = NewView::new(arguments.obj.py())?;
-        route::by_dlpack(new.view(), &arguments.obj, request, options)?;
+        route::by_dlpack(new.view(), &arguments.obj, &request, options)?;
         let named = options.producer_object.as_deref();
         let beside = Beside::default().keeping(stream.as_deref(), named);
         // SAFETY: written: `by_dlpack` has not failed.
@@ -292,7 +292,7 @@ fn by_view<'py>(
     }
     let Some(dict) = read else {
         let (view, may_have_moved) = route::import_unordered(object, options)?;
-        let (capsule, is_copy) = export(object.py(), view, may_have_moved, request)?;
+        let (capsule, is_copy) = export(object, view, may_have_moved, request)?;
         if let (Ok(view), false) = (object.cast::<PyCaiView>(), is_copy) {
             view.get().note(&capsule);
         }
@@ -301,18 +301,23 @@ fn by_view<'py>(
     let (mut view, traits) = (MaybeUninit::uninit(), known_types::facts_of(object)?.traits);
     route::by_attributes(&mut view, object, traits, dict, options, AllowCaiOnly::No)?;
     // SAFETY: written: `by_attributes` has not failed.
-    Ok(export(object.py(), unsafe { view.assume_init() }, false, request)?.0)
+    Ok(export(object, unsafe { view.assume_init() }, false, request)?.0)
 }
 
-/// Makes the capsule of a view that no Python object holds; with whether its memory is a copy.
+/// Makes the capsule of a view of `object` that no Python object holds; with whether its memory is a copy.
 #[inline(never)]
 fn export<'py>(
-    py: Python<'py>,
+    object: &Bound<'py, PyAny>,
     view: CaiView,
     may_have_moved: bool,
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<(Bound<'py, PyAny>, bool)> {
+    let py = object.py();
     let export = Export::decide(view.descriptor().borrowed(), request)?;
+    if let Ok(view) = object.cast::<PyCaiView>() {
+        // After the arguments, whose code may end the view's block.
+        view.get().check_alive()?;
+    }
     if may_have_moved && export.wants_order() {
         export.follow(&view)?;
     }

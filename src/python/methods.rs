@@ -525,7 +525,6 @@ impl Function for Dlpack {
     ) -> PyResult<Bound<'py, PyAny>> {
         let slf = derived::view(slf);
         let (py, this) = (slf.py(), slf.get());
-        this.check_array()?;
         let request = DlpackRequest {
             stream: arguments.stream,
             max_version: arguments.max_version,
@@ -535,8 +534,15 @@ impl Function for Dlpack {
             on_host: false,
         };
         // Once: what the arguments call may convert the view again.
-        let mut export = Export::decide(this.view().descriptor().borrowed(), &request)
-            .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
+        let mut export =
+            Export::decide(this.view().descriptor().borrowed(), &request).map_err(|refused| {
+                match this.check_array() {
+                    Ok(()) => request.first_refusal(py, this.view(), refused),
+                    Err(ended) => ended,
+                }
+            })?;
+        // After the arguments, whose code may end the view's block.
+        this.check_array()?;
         let for_block = match blocks::are_open() {
             true => request.order_for_block(py, this, &export)?,
             false => None,

@@ -261,6 +261,44 @@ def test_after_the_end_a_lent_view_is_refused(use: str, made: str, track: Track)
     assert (further.shape, further.ptr) == ((2, 3), track.data), "what it is can still be read"
 
 
+class Ending:
+    """A stream object whose conversion ends a block."""
+
+    def __init__(self, loan: Any, stream: int) -> None:
+        self.loan, self.stream = loan, stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        self.loan.__exit__(None, None, None)
+        return (0, self.stream)
+
+
+ENDED_BY_THE_ARGUMENT: dict[str, Callable[[cd.CaiView, Any], object]] = {
+    "dlpack": lambda lent, stream: lent.__dlpack__(stream=stream, max_version=(1, 3)),
+    "dlpack-copy": lambda lent, stream: lent.__dlpack__(stream=stream, max_version=(1, 3), copy=True),
+    "to-dlpack": lambda lent, stream: cd.to_dlpack(lent, stream=stream),
+    "to-dlpack-copy": lambda lent, stream: cd.to_dlpack(lent, stream=stream, copy=True),
+    "on": lambda lent, stream: lent.on(stream),
+    "consume": lambda lent, stream: lent.consume(stream).__enter__(),
+    "join": lambda lent, stream: cd.join([lent], on=stream),
+    "view": lambda lent, stream: cd.view(lent, producer_stream=stream),
+    "from-cai": lambda lent, stream: cd.from_cai(lent, producer_stream=stream),
+    "from-dlpack": lambda lent, stream: cd.from_dlpack(lent, stream=stream),
+    "from-dlpack-producer": lambda lent, stream: cd.from_dlpack(lent, producer_stream=stream),
+    "to": lambda lent, stream: cd.to(lent, "tvm_ffi", stream=stream),
+}
+
+
+@pytest.mark.parametrize("use", ENDED_BY_THE_ARGUMENT)
+def test_a_block_that_the_stream_argument_ends_has_ended(use: str, track: Track) -> None:
+    """The argument is read first: nothing is exported, nor waits, after the block."""
+    loan = track.view(track.a).consume(track.b)
+    lent = loan.__enter__()
+    track.machine.clear()
+    found = refuse(lambda: ENDED_BY_THE_ARGUMENT[use](lent, Ending(loan, track.a)), BufferError)
+    check_refusal(found, "scope-ended", None)
+    assert track.machine.order() == one_event(track.b, track.a), "the block's own"
+
+
 # --- never left ------------------------------------------------------------------------------------------------
 
 
