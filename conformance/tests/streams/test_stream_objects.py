@@ -219,6 +219,39 @@ def test_a_view_of_another_stream_than_the_block_s_does_not_keep_its_object(trac
     assert not kept_by(made, track.b)
 
 
+class Leaving(Dlpack):
+    """Leaves the block of the caller before it answers."""
+
+    block: Any = None
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.block.__exit__(None, None, None)
+        self.block = None
+        return super().__dlpack__(**keywords)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        cd.view,
+        cd.from_dlpack,
+        lambda array: cd.from_dlpack(array, read_only=True),
+        lambda array: cd.to(array, cd.CaiView),
+        lambda array: cd.split_masked(array)[0],
+    ],
+)
+def test_a_block_that_the_producer_leaves_has_its_object_kept(make: Callable[[Any], Any], track: Track) -> None:
+    def made(stream: Any) -> Any:
+        array = Leaving(abi.make(device=(abi.CUDA, 0), data=track.data))
+        array.block = cd.use_stream(stream)
+        array.block.__enter__()
+        del stream
+        return make(array)
+
+    assert made(StreamObject(track.b)).stream == track.b
+    assert kept_by(made, track.b)
+
+
 def test_a_module_passes_its_own_view_on_with_its_stream_object(track: Track) -> None:
     """To itself: as an argument of a function in Rust it is of the module's own class."""
     passed = peer.view_of(track.view(track.a))

@@ -18,7 +18,7 @@ use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::options::Options;
-use crate::python::call::use_stream;
+use crate::python::call::{blocks, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
@@ -94,6 +94,8 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<
 pub(crate) struct Offer<'py> {
     pub(crate) tensor: Unclaimed<'py>,
     streams: Streams,
+    /// Keeps the stream alive that the data is ready on, if its `use_stream` block has been left meanwhile.
+    stream_owner: Option<Owner>,
 }
 
 impl<'py> Offer<'py> {
@@ -108,6 +110,9 @@ impl<'py> Offer<'py> {
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
         let view = unsafe { view.finish(self.streams) };
         view.remember_context();
+        if let Some(owner) = self.stream_owner {
+            view.keep_beside(owner);
+        }
         Ok(view)
     }
 
@@ -214,6 +219,10 @@ pub(crate) fn offer_of_object<'py>(
         given => given,
     };
     let asked = stream_to_request(wanted, named, request)?;
+    let held = match blocks::are_open() {
+        true => use_stream::object_of(object.py(), asked)?,
+        false => None,
+    };
     tracing::mark(|marks| marks.route = Some("dlpack"));
     let called = match traits.intersects(Traits::WANTS_CURRENT) {
         true => call_on_its_device(object, announced, asked, wanted, request)?,
@@ -237,7 +246,28 @@ pub(crate) fn offer_of_object<'py>(
         }
         _ => pending(object, descriptor, options)?,
     };
-    Ok(Offer { tensor, streams })
+    let stream_owner = match held {
+        None => None,
+        Some(held) => owner_of_left(asked, held)?,
+    };
+    Ok(Offer {
+        tensor,
+        streams,
+        stream_owner,
+    })
+}
+
+/// Returns an owner of a stream's object if the producer has left the `use_stream` block that kept it: a view looks for the
+/// blocks that are open when it is made.
+///
+/// # Errors
+/// Those of [`use_stream::object_of`] and [`release::own`].
+#[cold]
+fn owner_of_left(stream: Stream, held: Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
+    match use_stream::object_of(held.py(), stream)? {
+        Some(object) if object.is(&held) => Ok(None),
+        _ => Ok(Some(Owner::from_raw(release::own(held)?))),
+    }
 }
 
 /// Returns the streams of a producer that uses no stream: the caller's, else assumed ones.
@@ -327,7 +357,11 @@ pub(crate) fn offer_of_capsule<'py>(
         Some(_) => declared(ready, &tensor.descriptor),
         None => undeclared::of_capsule(capsule, &tensor.descriptor, options)?,
     };
-    Ok(Offer { tensor, streams })
+    Ok(Offer {
+        tensor,
+        streams,
+        stream_owner: None,
+    })
 }
 
 /// Whether the producer has made the data ready on the stream that was passed.
