@@ -12,7 +12,7 @@ use cai_dlpack::protocol::device::{Device, DeviceType};
 use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{Owner, PresentAs, ReturnEdge};
+use cai_dlpack::view::{Owner, ReturnEdge};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::sys::{CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result};
@@ -233,13 +233,11 @@ fn a_default_stream_is_refused_for_memory_of_another_context(
     assert!(view.typed::<f32>().expect("floats").on(&stream).is_ok());
 }
 
-/// Pinned memory is ready on the default stream that was written on, whatever context is current at the end of the guard,
-/// under the CPU's name, too.
+/// Pinned memory is ready on the default stream that was written on, whatever context is current at the end of the guard.
 #[rstest]
 fn a_guard_that_ends_beside_another_context(
     #[values(false, true)] is_producers: bool,
     #[values(0, 1, 2)] current: usize,
-    #[values(false, true)] is_the_cpus: bool,
 ) {
     let machine = machine();
     let (primary, second) = (CudaContext::new(0), CudaContext::new(1));
@@ -272,9 +270,6 @@ fn a_guard_that_ends_beside_another_context(
     if is_producers {
         // SAFETY: a default stream lives; the memory stays to the end of the test.
         view = unsafe { view.with_producer(ready) };
-    }
-    if is_the_cpus {
-        view = view.present_as(PresentAs::Host).expect("the CPU's name");
     }
     let writer = match is_producers {
         true => primary.new_stream().expect("a stream"),
