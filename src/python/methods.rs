@@ -534,16 +534,12 @@ impl Function for Dlpack {
             writable: false,
             on_host: false,
         };
-        // Once: what the arguments call may convert the view again.
-        let mut export =
-            Export::decide(this.view().descriptor().borrowed(), &request).map_err(|refused| {
-                match this.check_array() {
-                    Ok(()) => request.first_refusal(py, this.view(), refused),
-                    Err(ended) => ended,
-                }
-            })?;
-        // After the arguments, whose code may end the view's block.
         this.check_array()?;
+        // Once: what the arguments call may convert the view again.
+        let mut export = Export::decide(this.view().descriptor().borrowed(), &request)
+            .map_err(|refused| request.first_refusal(py, this.view(), refused))?;
+        // After the arguments, whose code may end the view's block.
+        this.check_alive()?;
         let for_block = match blocks::are_open() {
             true => request.order_for_block(py, this, &export)?,
             false => None,
