@@ -57,6 +57,18 @@ def test_a_producer_without_a_stream_needs_no_edge(track: Track) -> None:
     assert track.machine.calls() == []
 
 
+def test_under_policy_none_both_edges_are_the_callers(track: Track) -> None:
+    """The policy is that of the block's entry; `return_edge` tells the edge that is left to make."""
+    view = track.view(track.a)
+    track.machine.clear()
+    with cd.policy(sync="none"):
+        loan = view.consume(track.b)
+        lent = loan.__enter__()
+    assert lent.return_edge == "event"
+    loan.__exit__(None, None, None)
+    assert track.machine.order() == []
+
+
 def test_the_edge_goes_to_the_producer_and_not_to_the_ready_stream(track: Track, machine: Machine) -> None:
     third = machine.stream()
     moved = track.view(track.a).on(track.b)

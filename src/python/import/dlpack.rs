@@ -219,6 +219,7 @@ pub(crate) fn offer_of_object<'py>(
         given => given,
     };
     let asked = stream_to_request(wanted, named, request)?;
+    // The producer's code may leave the block, which keeps the stream alive until then.
     let held = match blocks::are_open() {
         true => use_stream::object_of(object.py(), asked)?,
         false => None,
@@ -478,7 +479,8 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
     Ok(Some(stream).filter(|stream| *stream != Stream::PerThreadDefault))
 }
 
-/// Chooses the stream that is passed to the producer, and on which the data is then ready.
+/// Chooses the stream that is passed to the producer, and on which the data is then ready: `stream`, which is the request's, or
+/// that of the block if the request names none.
 ///
 /// # Errors
 /// `stream-cpu`.

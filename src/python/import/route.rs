@@ -510,7 +510,8 @@ pub(crate) fn by_dlpack<'py>(
 /// was copied alone.
 ///
 /// # Errors
-/// Those of [`dlpack::announced_device`] and [`another_copy::streams_of`].
+/// Those of [`dlpack::announced_device`]; those of [`another_copy::streams_of`] to a strict import of a view that keeps its
+/// description.
 #[cold]
 fn is_described_first(
     object: &Bound<'_, PyAny>,
