@@ -547,9 +547,9 @@ class CaiView:
     def return_edge(self) -> Literal["event", "same-stream", "not-needed", "unknown"] | None:
         """The effect of leaving the `consume` block of this view; None for a view of no block.
 
-        "event": the producer's stream waits for an event; if the block was entered under `policy(sync="none")`, that order
-        is yours to make. "same-stream": nothing needs to wait. "not-needed": the producer has no work on any stream.
-        "unknown": the producer's stream is unknown; order later work yourself.
+        "event": the producer's stream waits for an event; if the block was entered under `policy(sync="none")`, that
+        order is yours to make. "same-stream": nothing needs to wait. "not-needed": the producer has no work on any
+        stream. "unknown": the producer's stream is unknown; order later work yourself.
         Raises BufferError on a thread on which leaving the block would be refused `[stream-thread]`.
         """
 
