@@ -100,6 +100,8 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     let target = stream::named(on, Field::Argument("on"))?;
     let mut arrays: Vec<Bound<'py, PyAny>> = Vec::new();
     let mut joined = Joined::default();
+    // An iterator may hand out objects that nothing else refers to, and a handle is valid as long as its object.
+    let mut streams = Vec::new();
     // What is no array is refused before any array is imported.
     for item in iterate(items)? {
         let item = item?;
@@ -110,6 +112,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
             arrays.push(item);
         } else {
             joined.stream(stream::named(&item, Field::Argument("items"))?);
+            streams.push(item);
         }
     }
     let mut taken = Vec::new();
@@ -117,6 +120,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     if ready.is_err() {
         taken.into_iter().for_each(Taken::restore);
     }
+    drop(streams);
     ready
 }
 

@@ -3,10 +3,12 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::python::call::policy::{self, SetPolicy};
-use crate::python::call::use_stream::NameStream;
+use crate::python::call::blocks::Entered;
+use crate::python::call::policy::{self, Policy, SetPolicy};
+use crate::python::call::use_stream::{NameStream, UseStream};
 #[cfg(Py_GIL_DISABLED)]
 use crate::python::class::alloc;
+use crate::python::class::awaiting::Awaited;
 use crate::python::class::consume::PyConsume;
 use crate::python::class::dtype::PyDType;
 use crate::python::class::view::PyCaiView;
@@ -22,7 +24,7 @@ use crate::python::functions::{FromCai, FromDlpack, Stats, ToDlpack, View};
 use crate::python::import::mask::SplitMasked;
 use crate::python::join::Join;
 use crate::python::methods::{Dlpack, DlpackDevice, ToCai};
-use crate::python::share::{Open, Share, handle_class};
+use crate::python::share::{Open, PyHeld, PyShare, Share, handle_class};
 use crate::python::to::To;
 use crate::view;
 
@@ -64,6 +66,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyDType>()?;
     module.add_class::<Explanation>()?;
     module.add_class::<PyConsume>()?;
+    make_classes(module.py());
     add_refusals(module)?;
     module.add("DriverError", driver_error(module.py())?)?;
     module.add("Handle", handle_class(module.py())?)?;
@@ -107,4 +110,14 @@ fn add<F: Function>(module: &Bound<'_, PyModule>, stub: &Bound<'_, PyDict>) -> P
     let name = PyString::new(module.py(), &F::NAME.to_string_lossy());
     stub.set_item(&name, fastcall::stub::<F>(""))?;
     module.add(&name, fastcall::function::<F>(module)?)
+}
+
+/// Makes the classes that the module does not show: if PyO3 first needs one without memory, it panics.
+fn make_classes(py: Python<'_>) {
+    py.get_type::<Entered>();
+    py.get_type::<UseStream>();
+    py.get_type::<Policy>();
+    py.get_type::<Awaited>();
+    py.get_type::<PyShare>();
+    py.get_type::<PyHeld>();
 }

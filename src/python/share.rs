@@ -14,6 +14,7 @@ use crate::protocol::rule::{Field, Rule};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::wrong_type;
 use crate::python::call::options::Options;
+use crate::python::call::use_stream::Work;
 use crate::python::call::{blocks, policy, stream, use_stream};
 use crate::python::class::beside::{Beside, Rare, kept};
 use crate::python::class::view::PyCaiView;
@@ -137,18 +138,22 @@ impl Function for Open {
             };
             let key = read_key(py, arguments.key)?;
             let handle = Handle::from_bytes(bytes.as_bytes(), &key)?;
-            let stream = match arguments.stream {
-                Some(named) => stream::named(&named, Field::Argument("stream"))?,
+            let work = match arguments.stream {
+                Some(named) => Work {
+                    stream: stream::named(&named, Field::Argument("stream"))?,
+                    object: Some(named.to_owned()),
+                },
                 None if blocks::are_open() => use_stream::work_stream(py, handle.device()?)?,
-                None => Stream::LegacyDefault,
+                None => Work::LEGACY_DEFAULT,
             };
+            let stream = work.stream;
             let view = match handle.pickled()? {
                 Some(pickle) => open_pickled(py, &handle, pickle, &key, stream)?,
                 // SAFETY: who has the key promises it, as docs/reach.md says; the stream's object is kept below.
                 None => unsafe { handle.open_on(stream) }?,
             };
             let rare = Rare {
-                stream_object: kept(arguments.stream.as_deref()),
+                stream_object: kept(work.object.as_ref()),
                 ..Rare::default()
             };
             let made = PyCaiView::with(view, Beside::new(rare)).into_object(py)?;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from cai_conformance import abi
@@ -88,6 +89,17 @@ class StreamObject:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return (self.version, self.handle)
+
+
+class OwningStream(StreamObject):
+    """Ends its stream, as the stream objects of libraries do."""
+
+    def __init__(self, handle: int, end: Callable[[int], None]) -> None:
+        super().__init__(handle)
+        self.end = end
+
+    def __del__(self) -> None:
+        self.end(self.handle)
 
 
 def host_memory(nbytes: int) -> tuple[Any, int]:

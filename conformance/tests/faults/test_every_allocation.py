@@ -16,11 +16,12 @@ HAS_TESTCAPI = importlib.util.find_spec("_testcapi") is not None
 @pytest.mark.skipif(not HAS_TESTCAPI, reason="not run: this CPython was installed without its module _testcapi")
 @pytest.mark.skipif(FREE_THREADED, reason="not run: set_nomemory exchanges the allocators under running threads")
 @pytest.mark.parametrize(
-    ("program", "least"), [("allocations", 4000), ("exchange_functions", 150), ("capsules", 300), ("reaper", 10)]
+    ("program", "least"),
+    [("allocations", 4000), ("exchange_functions", 150), ("capsules", 300), ("reaper", 10), ("blocks", 500)],
 )
 def test_every_allocation(program: str, least: int) -> None:
     """Of every route, of every function of our exchange table, which C calls, of all that takes a capsule, which is
-    left alone, and of the reaper's beginning."""
+    left alone, of the reaper's beginning, and of blocks, which are compared with a list."""
     ended = simulate([], ["-X", "faulthandler", "-m", f"conformance.tests.faults.{program}"], timeout=300)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
     counted = re.search(r"(\d+) failed allocations, 0 wrong", ended.stdout)

@@ -13,7 +13,7 @@ from typing import Any
 import cai_dlpack as cd
 import pytest
 
-from conformance.tests.doubles.producers import cai
+from conformance.tests.doubles.producers import OwningStream, cai
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.ownership.waiting import PATIENCE, until
 from conformance.tests.simulated.machine import Machine, one_event
@@ -50,6 +50,28 @@ def test_bare_streams_are_joined_and_give_nothing_back(three: list[int], track: 
     track.machine.clear()
     assert cd.join([*three, three[0], track.a], on=track.a) == []
     assert track.machine.order() == [call for stream in three for call in one_event(stream, track.a)]
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["joined", "refused"])
+def test_streams_that_the_iterator_alone_has_live_until_they_are_joined(is_refused: bool, track: Track) -> None:
+    def handed_out() -> Iterator[Any]:
+        for _ in range(3):
+            yield OwningStream(track.machine.stream(), track.machine.destroy_stream)
+        if is_refused:
+            yield "no stream"
+
+    track.machine.clear()
+    if is_refused:
+        check_refusal(refuse(lambda: cd.join(handed_out(), on=track.a), TypeError), "stream-type", "items")
+    else:
+        assert cd.join(handed_out(), on=track.a) == []
+    ends = [stream for name, stream in track.machine.calls() if name == "cuStreamDestroy"]
+    of_each = [[name for name, of in track.machine.calls() if of == stream] for stream in ends]
+    recorded = [] if is_refused else ["cuEventRecord"]
+    assert len(set(ends)) == 3
+    assert [[name for name in names if name in ("cuEventRecord", "cuStreamDestroy")] for names in of_each] == [
+        [*recorded, "cuStreamDestroy"]
+    ] * 3
 
 
 def test_views_and_streams_mix_and_the_views_come_back_in_order(three: list[int], track: Track) -> None:

@@ -16,7 +16,7 @@ import pytest
 from cai_conformance import abi, exchange
 from cuda.core import Device
 
-from conformance.tests.doubles.producers import Cai, Dlpack, StreamObject, interface
+from conformance.tests.doubles.producers import Cai, Dlpack, OwningStream, StreamObject, interface
 from conformance.tests.expectations.refusal import check_refusal, nothing_changes, refuse
 from conformance.tests.interpreter import needs
 from conformance.tests.simulated.machine import Machine, one_event
@@ -250,6 +250,127 @@ def test_a_block_that_the_producer_leaves_has_its_object_kept(make: Callable[[An
 
     assert made(StreamObject(track.b)).stream == track.b
     assert kept_by(made, track.b)
+
+
+class Trash:
+    """Garbage whose finaliser makes garbage again, and the last of a number leaves a block."""
+
+    def __init__(self, number: int, leave: Callable[[], None], counted: list[list[object]]) -> None:
+        self.number, self.leave, self.counted, self.me = number, leave, counted, self
+
+    def __del__(self) -> None:
+        # Collected garbage counts for nothing: these have the next allocation collect.
+        self.counted += [[], [], [], []]
+        if self.number:
+            Trash(self.number - 1, self.leave, self.counted)
+        else:
+            self.leave()
+
+
+def left_within(make: Callable[[], Any], block: Any, collections: int) -> tuple[Any, bool]:
+    """Calls with a collection at each allocation, of which one leaves the block; and whether it came in time."""
+    entered = [block]
+
+    def leave() -> None:
+        if entered:
+            entered.pop().__exit__(None, None, None)
+
+    block.__enter__()
+    Trash(collections, leave, [])
+    gc.set_threshold(1, 1, 1)
+    gc.enable()
+    made = make()
+    gc.disable()
+    is_left = not entered
+    leave()
+    return made, is_left
+
+
+@pytest.mark.parametrize("call", IN_A_BLOCK)
+def test_a_block_that_a_collection_leaves_has_its_object_kept(call: str, track: Track) -> None:
+    """A collection at each allocation in turn: before 3.12 in the middle of the call, then between byte codes."""
+    thresholds, is_left, collections = gc.get_threshold(), True, 0
+    gc.disable()
+    try:
+        while is_left:
+            gc.collect()
+            stream = StreamObject(track.b)
+            alive, block = weakref.ref(stream), cd.use_stream(stream)
+            del stream
+            made, is_left = left_within(lambda: IN_A_BLOCK[call](track), block, collections)
+            del block
+            collections += 1
+            ready = made[0] if isinstance(made, tuple) else made
+            assert ready.stream != track.b or alive() is not None, f"left by collection {collections}"
+            del made, ready
+            gc.collect()
+            assert alive() is None
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert collections > 1
+
+
+def test_a_collection_that_leaves_a_block_is_not_undone_by_another_block(track: Track) -> None:
+    """The one that is entered and left meanwhile."""
+
+    def inner() -> None:
+        with cd.use_stream(track.a, device_id=0):
+            pass
+
+    inner()
+    thresholds, is_left, collections = gc.get_threshold(), True, 0
+    gc.disable()
+    try:
+        while is_left:
+            _, is_left = left_within(inner, cd.use_stream(track.b, device_id=0), collections)
+            assert cd.from_dlpack(tensor_of(track)).stream == LEGACY, f"left by collection {collections}"
+            gc.collect()
+            collections += 1
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert collections > 1
+
+
+#: Each uses the stream of the block, and asks the producer's table for its own, whose code may do anything.
+ASKING: dict[str, Callable[[cd.CaiView], Any]] = {
+    "__dlpack__": lambda view: view.__dlpack__(max_version=(1, 3)),
+    "a copy": lambda view: view.__dlpack__(copy=True, max_version=(1, 3)),
+    "explain": lambda view: cd.explain(view, to="tvm_ffi"),
+    "from_dlpack": lambda view: cd.from_dlpack(view, copy=True),
+    "to": lambda view: cd.to(view, "tvm_ffi"),
+}
+
+
+@pytest.mark.parametrize("call", ASKING)
+def test_a_block_that_the_producers_table_leaves_has_its_stream_kept(call: str, track: Track) -> None:
+    open_blocks: list[Any] = []
+
+    def work_stream(_type: int, _id: int, out: Any) -> int:
+        if open_blocks:
+            open_blocks.pop().__exit__(None, None, None)
+        out[0] = track.a
+        return 0
+
+    producer = exchange.Producer(abi.make(device=(abi.CUDA, 0), data=track.data))
+    table = exchange.table(producer, work_stream=exchange.WorkStream(work_stream))
+    view = cd.view(exchange.make_type(exchange.capsule(table), producer)())
+    ASKING[call](view)  # what is made once is made here
+    stream = OwningStream(track.machine.stream(), track.machine.destroy_stream)
+    handle = stream.handle
+    open_blocks.append(cd.use_stream(stream).__enter__())
+    del stream
+    track.machine.clear()
+    made = ASKING[call](view)
+    assert not open_blocks
+    if isinstance(made, cd.CaiView) and made.stream == handle:
+        assert "cuStreamDestroy" not in track.machine.names()
+    del made
+    gc.collect()
+    named = [name for name, of in track.machine.calls() if of == handle]
+    assert named[-1] == "cuStreamDestroy"
+    assert named.count("cuStreamDestroy") == 1
 
 
 def test_a_module_passes_its_own_view_on_with_its_stream_object(track: Track) -> None:

@@ -7,8 +7,7 @@
 //! **A road not taken**: to set the variable to the block's value and to reset it at the end. Blocks of generators end
 //! in any order, and the one that ends first would restore what was before the other.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 use pyo3::PyClass;
@@ -17,8 +16,10 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::python::cpython::collector::WithoutCollections;
 use crate::python::cpython::context_var::ContextVar;
 use crate::python::cpython::new::new_tuple;
+use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 
 /// How many [`Entered`] the process has. With none, no context needs to be read: the thread that could read one has
@@ -27,10 +28,12 @@ static ENTERED: AtomicUsize = AtomicUsize::new(0);
 
 /// An open block, in every context that has it.
 #[pyclass(module = "cai_dlpack", frozen)]
-struct Entered {
+pub(crate) struct Entered {
     block: Py<PyAny>,
-    /// The token of the context in which the block was entered; set once.
-    token: OnceLock<Py<PyAny>>,
+    /// A token of [`context`], of the context in which the block was entered.
+    token: Py<PyAny>,
+    /// Whether the token has been used, in that context, by a call that then failed for want of memory.
+    is_checked: AtomicBool,
 }
 
 entries! {
@@ -38,17 +41,46 @@ impl Entered {
     /// Shows the collector block and token: the token refers to its context, which holds this.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.block)?;
-        self.token.get().map_or(Ok(()), |token| visit.call(token))
+        visit.call(&self.token)
     }
 }
 }
 
 impl Entered {
     fn new<'py>(block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        let py = block.py();
+        let token = context(py)?.set(py.None().bind(py))?.unbind();
         ENTERED.fetch_add(1, Ordering::Relaxed);
-        let (block, py) = (block.clone().unbind(), block.py());
-        let token = OnceLock::new();
-        Bound::new(py, Self { block, token })
+        let (block, is_checked) = (block.clone().unbind(), AtomicBool::new(false));
+        Bound::new(
+            py,
+            Self {
+                block,
+                token,
+                is_checked,
+            },
+        )
+    }
+
+    /// Refuses another context than that in which the block was entered, which may be a copy of it.
+    ///
+    /// # Errors
+    /// `RuntimeError`.
+    fn check_context(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Err(error) = context(py)?.reset(self.token.bind(py)) {
+            // CPython compares the contexts before it needs memory.
+            if !error.is_instance_of::<PyMemoryError>(py) {
+                let refused = entered_elsewhere();
+                refused.set_cause(py, Some(error));
+                return Err(refused);
+            }
+            release::drop_now(error);
+        }
+        self.is_checked.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -63,6 +95,13 @@ fn variable(py: Python<'_>) -> PyResult<&'static ContextVar> {
     VARIABLE.get_or_try_init(|| ContextVar::new(py, "cai_dlpack.blocks").map(Box::new))
 }
 
+/// A variable whose tokens alone are used: they tell a context from its copies. Resetting [`variable`] itself would bring
+/// back the blocks of another time, which a second step, that may fail, would have to mend.
+fn context(py: Python<'_>) -> PyResult<&'static ContextVar> {
+    static VARIABLE: OnceBox<ContextVar> = OnceBox::new();
+    VARIABLE.get_or_try_init(|| ContextVar::new(py, "cai_dlpack.context").map(Box::new))
+}
+
 /// Returns the blocks that are open in the current context, outermost first.
 fn open(py: Python<'_>) -> PyResult<Vec<Bound<'_, Entered>>> {
     let Some(value) = variable(py)?.get(py)? else {
@@ -75,42 +114,50 @@ fn open(py: Python<'_>) -> PyResult<Vec<Bound<'_, Entered>>> {
 /// Opens `block` in the current context.
 ///
 /// # Errors
-/// Out of memory.
+/// Out of memory: then nothing has changed.
 pub(crate) fn enter(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = block.py();
+    // A finaliser may enter and leave blocks, too.
+    let _collections = WithoutCollections::begin(py);
     let entered = Entered::new(block)?;
     let mut open = open(py)?;
-    open.push(entered.clone());
-    let token = variable(py)?.set(new_tuple(py, open.into_iter().map(Ok))?.as_any())?;
-    // Not set yet: no other context has this block.
-    let _ = entered.get().token.set(token.unbind());
-    Ok(())
+    open.push(entered);
+    set(py, open)
 }
 
 /// Closes the innermost open block that is `block`.
 ///
 /// # Errors
-/// `RuntimeError` if it was entered in another context, or nowhere: nothing has changed then.
+/// `RuntimeError` if it was entered in another context, or nowhere; out of memory. Nothing has changed then.
 pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = block.py();
+    // Outlives the guard: its drop may run a finaliser.
+    let entered;
+    let _collections = WithoutCollections::begin(py);
     let mut open = open(py)?;
     let is_it = |entered: &Bound<'_, Entered>| entered.get().block.is(block);
     let at = open.iter().rposition(is_it).ok_or_else(entered_elsewhere)?;
-    let entered = open.remove(at);
-    let token = entered.get().token.get().ok_or_else(entered_elsewhere)?;
-    // Refused in a copy of the context in which the block was entered.
-    variable(py)?.reset(token.bind(py)).map_err(|error| {
-        if error.is_instance_of::<PyMemoryError>(py) {
-            return error;
+    entered = open.remove(at);
+    entered.get().check_context(py)?;
+    set(py, open)?;
+    // A copy of the context may have the block still, in which it cannot be left.
+    entered.get().is_checked.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+fn set<'py>(py: Python<'py>, open: Vec<Bound<'py, Entered>>) -> PyResult<()> {
+    let open = new_tuple(py, open.into_iter().map(Ok))?;
+    let Err(error) = variable(py)?.set(open.as_any()) else {
+        return Ok(());
+    };
+    // CPython may set the value, and then lack the memory for what it does last.
+    match variable(py)?.get(py)? {
+        Some(value) if value.is(&open) => {
+            release::drop_now(error);
+            Ok(())
         }
-        let refused = entered_elsewhere();
-        refused.set_cause(py, Some(error));
-        refused
-    })?;
-    // The token remembers the blocks of its time, of which some may have ended.
-    variable(py)?
-        .set(new_tuple(py, open.into_iter().map(Ok))?.as_any())
-        .map(drop)
+        _ => Err(error),
+    }
 }
 
 #[cold]

@@ -36,25 +36,48 @@ fn innermost<T>(py: Python<'_>, fact: impl Fn(&UseStream) -> Option<T>) -> PyRes
     }
 }
 
+/// The work stream of a context, and what keeps it alive: the code of a producer, and a finaliser, may leave the block
+/// while the stream is used.
+#[derive(Clone)]
+pub(crate) struct Work<'py> {
+    pub(crate) stream: Stream,
+    /// What was passed to the block.
+    pub(crate) object: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Work<'py> {
+    pub(crate) const LEGACY_DEFAULT: Self = Self {
+        stream: Stream::LegacyDefault,
+        object: None,
+    };
+
+    fn of(py: Python<'py>, block: &UseStream) -> Self {
+        Self {
+            stream: block.stream,
+            object: Some(block.object.bind(py).clone()),
+        }
+    }
+}
+
 /// Returns the work stream of the current context for an array on `device`: of the innermost `use_stream` block that
 /// counts for it, else the legacy default stream.
 ///
 /// # Errors
 /// Those of [`blocks_of`] and of [`of_blocks`].
 #[inline]
-pub(crate) fn work_stream(py: Python<'_>, device: Device) -> PyResult<Stream> {
+pub(crate) fn work_stream(py: Python<'_>, device: Device) -> PyResult<Work<'_>> {
     match blocks::are_open() {
-        false => Ok(Stream::LegacyDefault),
+        false => Ok(Work::LEGACY_DEFAULT),
         true => of_open(py, device),
     }
 }
 
 #[cold]
-fn of_open(py: Python<'_>, device: Device) -> PyResult<Stream> {
-    let found = innermost(py, |block| Some((block.device_id, block.stream)))?;
+fn of_open(py: Python<'_>, device: Device) -> PyResult<Work<'_>> {
+    let found = innermost(py, |block| Some((block.device_id, Work::of(py, block))))?;
     match found {
-        None => Ok(Stream::LegacyDefault),
-        Some((None, stream)) => Ok(stream),
+        None => Ok(Work::LEGACY_DEFAULT),
+        Some((None, work)) => Ok(work),
         Some(_) => of_blocks(py, blocks_of(device)?),
     }
 }
@@ -63,12 +86,12 @@ fn of_open(py: Python<'_>, device: Device) -> PyResult<Stream> {
 ///
 /// # Errors
 /// Those of [`innermost`].
-pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Stream> {
+pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Work<'_>> {
     let of_device = |block: &UseStream| {
-        (block.device_id.is_none_or(|id| id == device_id)).then_some(block.stream)
+        (block.device_id.is_none_or(|id| id == device_id)).then(|| Work::of(py, block))
     };
     let found = innermost(py, of_device)?;
-    Ok(found.unwrap_or(Stream::LegacyDefault))
+    Ok(found.unwrap_or(Work::LEGACY_DEFAULT))
 }
 
 /// Returns what was passed to the innermost block of this stream, which keeps it alive during the block alone.

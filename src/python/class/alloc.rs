@@ -87,19 +87,25 @@ impl<'py> NewView<'py> {
         PyCaiView::fields_of(self.value()).0
     }
 
-    /// Writes the whole value, and returns the object.
+    /// Writes the whole value, with what the open blocks have it keep, and returns the object.
     ///
     /// # Errors
-    /// Out of memory, if PyO3 makes the object.
+    /// Out of memory, if PyO3 makes the object; those of [`Beside::keeping_work_stream`].
     #[inline(always)]
-    pub(crate) fn filled(mut self, value: PyCaiView) -> PyResult<Bound<'py, PyCaiView>> {
+    pub(crate) fn filled(self, value: PyCaiView) -> PyResult<Bound<'py, PyCaiView>> {
+        let value = value.in_blocks(self.py())?;
+        self.written(value)
+    }
+
+    #[inline(always)]
+    fn written(mut self, value: PyCaiView) -> PyResult<Bound<'py, PyCaiView>> {
         let (view, beside) = value.into_fields();
         self.view().write(view);
         // SAFETY: written on the line above.
-        unsafe { self.finish(beside) }
+        unsafe { self.complete(beside) }
     }
 
-    /// Writes the fields beside the view, and returns the object. Tracks it if it may be in a cycle.
+    /// Writes the fields beside the view, with what the open blocks have it keep, and returns the object.
     ///
     /// # Errors
     /// Out of memory, if PyO3 makes the object; those of [`Beside::keeping_work_stream`].
@@ -112,6 +118,19 @@ impl<'py> NewView<'py> {
             // SAFETY: this function's contract.
             beside = unsafe { self.in_blocks(beside) }?;
         }
+        // SAFETY: this function's contract.
+        unsafe { self.complete(beside) }
+    }
+
+    /// Writes the fields beside the view, and returns the object. Tracks it if it may be in a cycle.
+    ///
+    /// # Errors
+    /// Out of memory, if PyO3 makes the object.
+    ///
+    /// # Safety
+    /// The view has been written.
+    #[inline(always)]
+    unsafe fn complete(mut self, beside: Beside) -> PyResult<Bound<'py, PyCaiView>> {
         PyCaiView::fields_of(self.value()).1.write(beside);
         match self {
             // SAFETY: both fields of the value are written.
@@ -193,9 +212,30 @@ impl Drop for Unwritten<'_> {
 
 impl PyCaiView {
     /// Makes the object of a view.
+    ///
+    /// # Errors
+    /// Out of memory; those of [`Beside::keeping_work_stream`].
     #[inline(always)]
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
-        NewView::new(py)?.filled(self)
+        // First: allocating the object may collect, and a finaliser may leave a block, which then is not found.
+        let view = self.in_blocks(py)?;
+        NewView::new(py)?.written(view)
+    }
+
+    /// Adds what the open blocks have the view keep.
+    #[inline(always)]
+    fn in_blocks(self, py: Python<'_>) -> PyResult<Self> {
+        match blocks::are_open() {
+            true => self.in_open_blocks(py),
+            false => Ok(self),
+        }
+    }
+
+    #[cold]
+    fn in_open_blocks(self, py: Python<'_>) -> PyResult<Self> {
+        let (view, beside) = self.into_fields();
+        let beside = beside.keeping_work_stream(py, view.ready_number())?;
+        Ok(Self::with(view, beside))
     }
 }
 

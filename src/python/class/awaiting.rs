@@ -91,7 +91,7 @@ fn compiled(py: Python<'_>) -> PyResult<Py<PyAny>> {
 
 /// What `drive` asks.
 #[pyclass(module = "cai_dlpack", frozen)]
-struct Awaited {
+pub(crate) struct Awaited {
     work: Box<dyn Awaitable>,
     wait: Mutex<Wait>,
 }

@@ -5,6 +5,7 @@
 //! may fork. In the child the cell is half filled and the filling thread is gone: it waits for ever. A `OnceBox` never
 //! waits: of several threads each makes a value, and one value is kept.
 
+pub(crate) mod collector;
 pub(crate) mod compact_int;
 pub(crate) mod context_var;
 pub(crate) mod counted;

@@ -13,7 +13,8 @@ use crate::partners::{
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Rule, Violation};
-use crate::protocol::stream::{Plan, Platform, Reason, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Plan, Platform, Reason, Request, SyncPolicy};
+use crate::python::call::use_stream::Work;
 use crate::python::call::{library, policy, stream, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::errors::{driver_error, is_of_the_process};
@@ -335,13 +336,14 @@ fn can_copy(
 ) -> PyResult<bool> {
     let source = view.view().descriptor();
     Transfer::check(source)?;
+    let work;
     let request = match wanted.device_type {
         DeviceType::CUDA => {
-            let stream = use_stream::work_stream(py, wanted)?;
-            if !Transfer::can_allocate(wanted, stream)? {
+            work = use_stream::work_stream(py, wanted)?;
+            if !Transfer::can_allocate(wanted, work.stream)? {
                 return Ok(false);
             }
-            Request::Stream(stream)
+            Request::Stream(work.stream)
         }
         _ => Request::Host,
     };
@@ -371,14 +373,14 @@ pub(super) struct Consumer<'v> {
     /// The stream that the caller has named.
     stream: Option<Request>,
     /// The stream of `use_stream`.
-    work: Stream,
+    work: Work<'v>,
     is_passed: bool,
 }
 
 impl<'v> Consumer<'v> {
     /// Reads what the caller says of the consumer, or returns why the view would refuse its stream.
     fn of(
-        py: Python<'_>,
+        py: Python<'v>,
         view: &'v PyCaiView,
         given: Given<'_, '_>,
     ) -> PyResult<Result<Self, Violation>> {
@@ -419,7 +421,7 @@ impl<'v> Consumer<'v> {
                 Platform::Cuda | Platform::HostReadable => {
                     use_stream::work_stream(py, view.device())?
                 }
-                _ => Stream::LegacyDefault,
+                _ => Work::LEGACY_DEFAULT,
             },
         }))
     }
@@ -437,7 +439,7 @@ impl<'v> Consumer<'v> {
     fn usual_order(&self, request: Request) -> Result<Order, Error> {
         let decide = |request| self.decide(request, self.policy);
         let order = match (self.stream, self.platform) {
-            (None, Platform::Cuda) => unstated(self.work, decide)?,
+            (None, Platform::Cuda) => unstated(self.work.stream, decide)?,
             _ => decide(request)?,
         };
         match request {
@@ -449,7 +451,7 @@ impl<'v> Consumer<'v> {
     /// Decides who waits in a call.
     fn order(&self, call: &Call) -> Result<Order, Error> {
         let call = gil::with(|py| library::as_set(py, call));
-        let asks = call.asks(self.view.descriptor(), self.stream, self.work);
+        let asks = call.asks(self.view.descriptor(), self.stream, self.work.stream);
         let decide = |request, policy| self.decide(request, policy);
         let order = call.order(
             self.view.descriptor(),
@@ -514,6 +516,7 @@ impl<'v> Consumer<'v> {
     fn wrong_stream(&self, call: &Call) -> Option<String> {
         let unnamed = Self {
             stream: None,
+            work: self.work.clone(),
             ..*self
         };
         let refused = self.order(call).err()?;

@@ -12,6 +12,7 @@ use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{NAME_THE_STREAM, Platform, Request, Stream, SyncPolicy};
+use crate::python::call::use_stream::Work;
 use crate::python::call::{device, policy, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
@@ -86,7 +87,7 @@ impl DlpackRequest<'_, '_> {
             return Ok(None);
         }
         let work = use_stream::work_stream(py, device)?;
-        if work == Stream::LegacyDefault {
+        if work.stream == Stream::LegacyDefault {
             return Ok(None);
         }
         if export.transfer.is_some() {
@@ -94,7 +95,7 @@ impl DlpackRequest<'_, '_> {
             return Ok(None);
         }
         // Both orders are foreseen before either is made: a refusal leaves every stream as it was.
-        let request = Request::Stream(work);
+        let request = Request::Stream(work.stream);
         if let Some(refused) = refusal(py, view, request)? {
             return Err(refused.into());
         }
@@ -125,13 +126,13 @@ impl DlpackRequest<'_, '_> {
         let legacy = Request::Stream(Stream::LegacyDefault);
         let work = match export.request == legacy && self.stream.is_none() {
             true => use_stream::work_stream(py, export.device)?,
-            false => Stream::LegacyDefault,
+            false => Work::LEGACY_DEFAULT,
         };
-        if work == Stream::LegacyDefault {
+        if work.stream == Stream::LegacyDefault {
             return export.copy(py, transfer, view);
         }
         // Whether the consumer works on the one stream or on the other is not known.
-        let request = Request::Stream(work);
+        let request = Request::Stream(work.stream);
         let copy = transfer.make_for_any(view, request, policy_of(py, request)?)?;
         match refusal(py, &copy, legacy)? {
             None => order(py, &copy, legacy)?,
@@ -163,11 +164,12 @@ impl DlpackRequest<'_, '_> {
     pub(crate) fn first_refusal(&self, py: Python<'_>, view: &CaiView, refused: PyErr) -> PyErr {
         let foreseen = || {
             let platform = Platform::of(view.device())?;
-            let by_table = || use_stream::work_stream(py, view.device()).map(Request::Stream);
+            let by_table = || use_stream::work_stream(py, view.device());
             let refusal = |request| refusal(py, view, request).ok()?;
             match platform {
                 Platform::Cuda | Platform::HostReadable => {
-                    let work = by_table().ok()?;
+                    let kept = by_table().ok()?;
+                    let work = Request::Stream(kept.stream);
                     let other = stream::request(None, platform).ok()?;
                     // In a block the work stream alone waits if a capture forbids the legacy default one.
                     let is_made = |refused: &Violation| {

@@ -31,6 +31,7 @@ use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Class, Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::call::use_stream::Work;
 use crate::python::call::{blocks, use_stream};
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
@@ -174,7 +175,7 @@ unsafe extern "C" fn work_stream(
         DeviceType::from_dlpack(device_type.0.cast_signed()),
         device_id,
     );
-    let read = |py: Python<'_>| match work_stream_of(py, device)? {
+    let read = |py: Python<'_>| match work_stream_of(py, device)?.stream {
         Stream::None | Stream::LegacyDefault => Ok(()),
         named => {
             let handle = ptr::without_provenance_mut(named.raw() as usize);
@@ -273,7 +274,9 @@ fn stream_for_result(device: Device) -> Result<Stream, Error> {
     }
     let device_id = use_stream::blocks_of(device)?;
     let read = |py: Python<'_>| match has_work_stream(device) {
-        true => use_stream::of_blocks(py, device_id).map_err(release::drop_now),
+        true => use_stream::of_blocks(py, device_id)
+            .map(|work| work.stream)
+            .map_err(release::drop_now),
         false => Ok(default_stream_of(device)),
     };
     // Reading a context variable fails for want of memory only.
@@ -310,10 +313,13 @@ fn no_view(found: &str) -> PyErr {
 }
 
 /// Returns the caller's work stream; [`Stream::None`] if the device has no streams.
-fn work_stream_of(py: Python<'_>, device: Device) -> PyResult<Stream> {
-    match has_work_stream(device) {
+fn work_stream_of(py: Python<'_>, device: Device) -> PyResult<Work<'_>> {
+    match blocks::are_open() && has_work_stream(device) {
         true => use_stream::work_stream(py, device),
-        false => Ok(default_stream_of(device)),
+        false => Ok(Work {
+            stream: default_stream_of(device),
+            object: None,
+        }),
     }
 }
 
@@ -340,12 +346,18 @@ fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
     let (py, this) = (view.py(), view.get());
     this.prepare_array()?;
     let view = this.view();
-    let request = match Platform::of(view.device()) {
+    match Platform::of(view.device()) {
         // It may be managed memory, which each reader waits for.
-        Some(Platform::Host) => Request::Host,
-        _ => Request::Stream(work_stream_of(py, view.device())?),
-    };
-    dlpack::order(py, view, request)
+        Some(Platform::Host) => dlpack::order(py, view, Request::Host),
+        _ if blocks::are_open() => make_ready_in_block(py, view),
+        _ => dlpack::order(py, view, Request::Stream(default_stream_of(view.device()))),
+    }
+}
+
+#[cold]
+fn make_ready_in_block(py: Python<'_>, view: &CaiView) -> PyResult<()> {
+    let work = work_stream_of(py, view.device())?;
+    dlpack::order(py, view, Request::Stream(work.stream))
 }
 
 fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersioned>> {
@@ -414,7 +426,8 @@ unsafe fn adopt(
     // SAFETY: aligned (`locate`); initialised, and owned here (this function's contract).
     let imported = unsafe { release::own_tensor(tensor) };
     let descriptor = imported.descriptor()?;
-    let ready = work_stream_of(py, descriptor.device())?;
+    let work = work_stream_of(py, descriptor.device())?;
+    let ready = work.stream;
     // SAFETY: DLPack: the data is valid until the deleter of the tensor runs, which is the owner. It is ready on the
     // work stream, on which its maker works.
     let view = unsafe { CaiView::of(descriptor, ready, Some(ready), imported.into_owner()) };

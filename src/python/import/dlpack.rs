@@ -94,8 +94,8 @@ pub(crate) fn has_dlpack(object: &Bound<'_, PyAny>, traits: Traits) -> PyResult<
 pub(crate) struct Offer<'py> {
     pub(crate) tensor: Unclaimed<'py>,
     streams: Streams,
-    /// Keeps the stream alive that the data is ready on, if its `use_stream` block has been left meanwhile.
-    stream_owner: Option<Owner>,
+    /// The object of the `use_stream` block on whose stream the data is ready.
+    stream_object: Option<Bound<'py, PyAny>>,
 }
 
 impl<'py> Offer<'py> {
@@ -105,12 +105,16 @@ impl<'py> Offer<'py> {
     /// `capsule-used` if another importer has taken it meanwhile; nothing is written then.
     #[inline(always)]
     pub(crate) fn claim(self, memory: &mut MaybeUninit<CaiView>) -> PyResult<&mut CaiView> {
+        let stream_owner = match self.stream_object {
+            None => None,
+            Some(object) => owner_of_left(self.streams.ready(), object)?,
+        };
         let owner = self.tensor.claim()?;
         let view = Uninit::new(memory).describe(self.tensor.descriptor, owner);
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
         let view = unsafe { view.finish(self.streams) };
         view.remember_context();
-        if let Some(owner) = self.stream_owner {
+        if let Some(owner) = stream_owner {
             view.keep_beside(owner);
         }
         Ok(view)
@@ -247,14 +251,10 @@ pub(crate) fn offer_of_object<'py>(
         }
         _ => pending(object, descriptor, options)?,
     };
-    let stream_owner = match held {
-        None => None,
-        Some(held) => owner_of_left(asked, held)?,
-    };
     Ok(Offer {
         tensor,
+        stream_object: held.filter(|_| streams.ready() == asked),
         streams,
-        stream_owner,
     })
 }
 
@@ -361,7 +361,7 @@ pub(crate) fn offer_of_capsule<'py>(
     Ok(Offer {
         tensor,
         streams,
-        stream_owner: None,
+        stream_object: None,
     })
 }
 
@@ -475,7 +475,7 @@ fn work_stream(py: Python<'_>, traits: Traits, device: Device) -> PyResult<Optio
     if device.device_type != DeviceType::CUDA || traits.intersects(Traits::IGNORES_STREAM) {
         return Ok(None);
     }
-    let stream = use_stream::work_stream(py, device)?;
+    let stream = use_stream::work_stream(py, device)?.stream;
     Ok(Some(stream).filter(|stream| *stream != Stream::PerThreadDefault))
 }
 

@@ -118,7 +118,7 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         match (self.stream, Platform::of(device)) {
             (Some(stream), _) => Ok(stream.clone()),
             (None, Some(Platform::Cuda | Platform::HostReadable)) => {
-                new_uint(py, use_stream::work_stream(py, device)?.raw())
+                new_uint(py, use_stream::work_stream(py, device)?.stream.raw())
             }
             (None, _) => new_int(py, -1),
         }

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use crate::protocol::device::Flags;
 use crate::protocol::stream::{Platform, Request, Stream};
 use crate::python::call::use_stream;
+use crate::python::call::use_stream::Work;
 use crate::python::exchange_table::{Table, work_stream};
 use crate::python::export::dlpack;
 use crate::python::to::consumer::Consumer;
@@ -21,24 +22,23 @@ pub(super) fn order(
     named: Option<Request>,
 ) -> PyResult<()> {
     view.descriptor().check_dlpack()?;
-    let request = match named {
-        Some(request) => request,
-        None => own_request(py, view, consumer, table)?,
-    };
-    dlpack::order(py, view, request)
+    match named {
+        Some(request) => dlpack::order(py, view, request),
+        None => order_itself(py, view, consumer, table),
+    }
 }
 
-/// Returns the order that the library needs on a stream that only its table names.
-fn own_request(
+/// Makes the order that the library needs on a stream that only its table names.
+fn order_itself(
     py: Python<'_>,
     view: &CaiView,
     consumer: &Consumer<'_>,
     table: Table,
-) -> PyResult<Request> {
+) -> PyResult<()> {
     let device = view.device();
     if Platform::of(device) != Some(Platform::Cuda) {
         // The library may read such memory on the host.
-        return Ok(Request::Host);
+        return dlpack::order(py, view, Request::Host);
     }
     let worker = table.worker().filter(|_| consumer.names_its_stream());
     let named = match worker {
@@ -46,10 +46,14 @@ fn own_request(
         Some(worker) => work_stream(py, worker, device)?.map(Stream::from_raw),
         None => None,
     };
-    Ok(Request::Stream(match named {
-        Some(stream) => stream,
+    let work = match named {
+        Some(stream) => Work {
+            stream,
+            object: None,
+        },
         None => use_stream::work_stream(py, device)?,
-    }))
+    };
+    dlpack::order(py, view, Request::Stream(work.stream))
 }
 
 /// Passes a tensor, which is ready, through the table.
