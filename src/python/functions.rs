@@ -10,7 +10,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::flag;
 use crate::python::call::device;
 use crate::python::call::options::{Given, Options, with_options};
-use crate::python::call::stream;
+use crate::python::call::{blocks, stream, use_stream};
 use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::class::alloc::NewView;
@@ -313,6 +313,11 @@ fn export<'py>(
     request: &DlpackRequest<'_, 'py>,
 ) -> PyResult<(Bound<'py, PyAny>, bool)> {
     let py = object.py();
+    // The code of the arguments may leave the block on whose stream the data is ready.
+    let _kept = match blocks::are_open() {
+        true => use_stream::object_of(py, view.ready_number())?,
+        false => None,
+    };
     let export = Export::decide(view.descriptor().borrowed(), request)?;
     if let Ok(view) = object.cast::<PyCaiView>() {
         // After the arguments, whose code may end the view's block.

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import cai_dlpack as cd
 import cai_example_peer as peer
@@ -366,6 +366,58 @@ def test_a_block_that_the_producers_table_leaves_has_its_stream_kept(call: str, 
     assert not open_blocks
     if isinstance(made, cd.CaiView) and made.stream == handle:
         assert "cuStreamDestroy" not in track.machine.names()
+    del made
+    gc.collect()
+    named = [name for name, of in track.machine.calls() if of == handle]
+    assert named[-1] == "cuStreamDestroy"
+    assert named.count("cuStreamDestroy") == 1
+
+
+class LeavingArgument(StreamObject):
+    """An argument whose code leaves the block of the caller."""
+
+    open_blocks: ClassVar[list[Any]] = []
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        self.leave()
+        return super().__cuda_stream__()
+
+    def __index__(self) -> int:
+        self.leave()
+        return 1
+
+    def leave(self) -> None:
+        if self.open_blocks:
+            self.open_blocks.pop().__exit__(None, None, None)
+
+
+#: Each imports what is ready on the stream of the block, and then reads an argument.
+READING: dict[str, Callable[[Any, Any], Any]] = {
+    "to_dlpack": lambda array, argument: cd.to_dlpack(array, stream=argument),
+    "to_dlpack, max_version": lambda array, argument: cd.to_dlpack(array, max_version=(argument, argument)),
+    "to_dlpack, copy": lambda array, argument: cd.to_dlpack(array, stream=argument, copy=True),
+    "view": lambda array, argument: cd.view(array).__dlpack__(stream=argument, max_version=(1, 3)),
+    "on": lambda array, argument: cd.view(array).on(argument),
+    "join": lambda array, argument: cd.join([cd.view(array), argument], on=argument),
+    "from_dlpack": lambda array, argument: cd.from_dlpack(array, stream=argument),
+    "to CaiView": lambda array, argument: cd.to(array, cd.CaiView, stream=argument),
+    "to tvm_ffi": lambda array, argument: cd.to(array, "tvm_ffi", stream=argument),
+    "to cuda.core": lambda array, argument: cd.to(array, "cuda.core", stream=argument),
+    "to numba": lambda array, argument: cd.to(array, "numba", stream=argument),
+}
+
+
+@pytest.mark.parametrize("call", READING)
+def test_a_block_that_an_argument_leaves_has_its_stream_kept(call: str, track: Track) -> None:
+    array, argument = tensor_of(track), LeavingArgument(track.a)
+    READING[call](array, argument)  # what is made once is made here
+    stream = OwningStream(track.machine.stream(), track.machine.destroy_stream)
+    handle = stream.handle
+    argument.open_blocks.append(cd.use_stream(stream).__enter__())
+    del stream
+    track.machine.clear()
+    made = READING[call](array, argument)
+    assert not argument.open_blocks
     del made
     gc.collect()
     named = [name for name, of in track.machine.calls() if of == handle]

@@ -223,8 +223,11 @@ impl PyCaiView {
     }
 
     /// Adds what the open blocks have the view keep.
+    ///
+    /// # Errors
+    /// Those of [`Beside::keeping_work_stream`].
     #[inline(always)]
-    fn in_blocks(self, py: Python<'_>) -> PyResult<Self> {
+    pub(crate) fn in_blocks(self, py: Python<'_>) -> PyResult<Self> {
         match blocks::are_open() {
             true => self.in_open_blocks(py),
             false => Ok(self),

@@ -1,7 +1,5 @@
 //! `split_masked`: views the values and the mask of an array ([`MaskForm`] lists the forms of masks).
 
-use std::mem::MaybeUninit;
-
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -159,7 +157,7 @@ fn without_interface<'py>(
         .traits
         .intersects(Traits::MASKED);
     if !is_masked || masked_array::mask(object)?.is_none() {
-        return Ok((values(object, options)?, None));
+        return Ok((object::value(object, options)?, None));
     }
     if form == Some(MaskForm::Bits) {
         return Err(
@@ -169,21 +167,13 @@ fn without_interface<'py>(
         );
     }
     let valid = masked_array::valid(object)?;
-    let values = values(&object.getattr("data")?, options)?;
+    let values = object::value(&object.getattr("data")?, options)?;
     let copied = Options {
         read_only: Some(true),
         ..options_of(options)
     };
     let mask = route::import(&valid, &copied)?;
     Ok((values, Some(PyCaiView::new(mask))))
-}
-
-/// Imports the values as `view` does: what DLPack cannot describe leaves by CAI.
-fn values<'py>(object: &Bound<'py, PyAny>, options: &Options<'_, 'py>) -> PyResult<PyCaiView> {
-    let (mut view, facts) = (MaybeUninit::uninit(), known_types::facts_of(object)?);
-    let beside = route::foreign(&mut view, object, facts, options, AllowCaiOnly::Yes)?;
-    // SAFETY: written: `foreign` has not failed.
-    Ok(PyCaiView::with(unsafe { view.assume_init() }, beside))
 }
 
 /// Views the mask. Nothing waits for a mask that is a view; it keeps what that says of its order, and its consume block.

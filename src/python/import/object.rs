@@ -69,7 +69,8 @@ pub(crate) fn value<'py>(
     // SAFETY: written: `foreign` has not failed.
     let view = unsafe { view.assume_init() };
     let beside = beside.keeping(None, options.producer_object.as_deref());
-    Ok(PyCaiView::with(view, beside))
+    // The caller runs other code before it makes an object of the view, which may leave the block.
+    PyCaiView::with(view, beside).in_blocks(object.py())
 }
 
 /// Whether a view of a `CaiView`, by no options, would be equal to it for ever: views are immutable, and this one neither
