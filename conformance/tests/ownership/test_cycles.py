@@ -15,8 +15,9 @@ from typing import Any
 import cai_dlpack as cd
 import pytest
 
-from conformance.tests.doubles.producers import Cai, StreamObject, interface
+from conformance.tests.doubles.producers import Cai, OwningStream, StreamObject, interface
 from conformance.tests.simulated.machine import Machine
+from conformance.tests.streams.race import LEGACY
 
 Derive = Callable[[Any, int], object]
 
@@ -200,6 +201,40 @@ def test_a_generator_inside_an_open_block_keeps_its_array_until_it_is_closed(
     del generator
     gc.collect()
     assert alive() is None
+
+
+#: A block for which the object of a stream is the consumer's, or the producer's by the caller's word.
+OPEN_BLOCKS: dict[str, Callable[[int, Any, int], Any]] = {
+    "consumer": lambda data, own, _: cd.view(array_at(data), producer_stream=LEGACY).consume(own),
+    "producer": lambda data, own, other: cd.view(array_at(data), producer_stream=own).consume(other),
+}
+
+
+def array_at(data: int) -> Cai:
+    return Cai(interface(data=(data, False)))
+
+
+@pytest.mark.parametrize("whose", OPEN_BLOCKS)
+def test_an_open_block_keeps_its_stream_objects_until_it_is_left(whose: str, machine: Machine) -> None:
+    """A cycle through them alone: the array has no part in it."""
+    own: Any = OwningStream(machine.stream(), machine.destroy_stream)
+    alive, handle, other = weakref.ref(own), own.handle, machine.stream()
+    block = OPEN_BLOCKS[whose](machine.device_memory(64), own, other)
+    own.kept = block, block.__enter__()
+    del own, block
+    machine.clear()
+    gc.collect()
+    kept = alive()
+    assert kept is not None
+    kept.kept[0].__exit__(None, None, None)
+    del kept
+    gc.collect()
+    assert alive() is None
+    edge = {"consumer": "cuEventRecord", "producer": "cuStreamWaitEvent"}[whose]
+    assert [name for name, of in machine.calls() if of == handle and name in (edge, "cuStreamDestroy")] == [
+        edge,
+        "cuStreamDestroy",
+    ]
 
 
 def test_a_view_that_cannot_be_in_a_cycle_is_not_tracked() -> None:

@@ -197,9 +197,14 @@ impl PyConsume {
 
     /// Shows view and stream object to the collector: an array that refers to its block makes a cycle.
     ///
-    /// An open block shares the owner of its view, which is thereby not shown: the collector would finalise the array,
-    /// and with it the producer's stream, before the block makes its return edge.
+    /// An open block shows neither, and shares the owner of its view: the collector would finalise the array or a stream
+    /// object, and with it the stream, before the block makes its return edge.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A thread that the collector has stopped may hold the lock: it opens the block, or ends it.
+        let is_open = (self.open.try_lock()).map_or(true, |open| open.is_some());
+        if is_open {
+            return Ok(());
+        }
         visit.call(&self.view)?;
         visit.call(&self.stream_object)
     }
