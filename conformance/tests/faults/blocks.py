@@ -59,6 +59,17 @@ class Blocks:
             return True, f"allocation {nth} of {'leaving' if is_leaving else 'entering'} {block}: {result!r}"
         return isinstance(result, MemoryError), self.compared(f"{'left' if is_leaving else 'entered'} by {nth}")
 
+    def in_a_copy(self, draw: random.Random) -> str | None:
+        """A block cannot be left in a copy of its context, whatever has failed before."""
+        if not self.open:
+            return None
+        leave = draw.choice(self.open).__exit__
+        try:
+            contextvars.copy_context().run(leave, None, None, None)
+        except RuntimeError:
+            return self.compared("refused in a copy")
+        return "left in a copy"
+
     def forget(self, block: Any) -> None:
         innermost = len(self.open) - 1 - self.open[::-1].index(block)
         del self.open[innermost]
@@ -75,7 +86,7 @@ class Blocks:
         for _ in range(STEPS):
             is_failed, found = self.step(draw)
             failed += is_failed
-            wrong.append(found)
+            wrong += [found, self.in_a_copy(draw)]
         while self.open:
             block = draw.choice(self.open)
             block.__exit__(None, None, None)

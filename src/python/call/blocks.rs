@@ -7,7 +7,7 @@
 //! **A road not taken**: to set the variable to the block's value and to reset it at the end. Blocks of generators end
 //! in any order, and the one that ends first would restore what was before the other.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 use pyo3::PyClass;
@@ -32,8 +32,6 @@ pub(crate) struct Entered {
     block: Py<PyAny>,
     /// A token of [`context`], of the context in which the block was entered.
     token: Py<PyAny>,
-    /// Whether the token has been used, in that context, by a call that then failed for want of memory.
-    is_checked: AtomicBool,
 }
 
 entries! {
@@ -51,15 +49,8 @@ impl Entered {
         let py = block.py();
         let token = context(py)?.set(py.None().bind(py))?.unbind();
         ENTERED.fetch_add(1, Ordering::Relaxed);
-        let (block, is_checked) = (block.clone().unbind(), AtomicBool::new(false));
-        Bound::new(
-            py,
-            Self {
-                block,
-                token,
-                is_checked,
-            },
-        )
+        let block = block.clone().unbind();
+        Bound::new(py, Self { block, token })
     }
 
     /// Refuses another context than that in which the block was entered, which may be a copy of it.
@@ -67,9 +58,6 @@ impl Entered {
     /// # Errors
     /// `RuntimeError`.
     fn check_context(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_checked.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         if let Err(error) = context(py)?.reset(self.token.bind(py)) {
             // CPython compares the contexts before it needs memory.
             if !error.is_instance_of::<PyMemoryError>(py) {
@@ -79,7 +67,6 @@ impl Entered {
             }
             release::drop_now(error);
         }
-        self.is_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -134,15 +121,19 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
     // Outlives the guard: its drop may run a finaliser.
     let entered;
     let _collections = WithoutCollections::begin(py);
+    let before = variable(py)?.get(py)?;
     let mut open = open(py)?;
     let is_it = |entered: &Bound<'_, Entered>| entered.get().block.is(block);
     let at = open.iter().rposition(is_it).ok_or_else(entered_elsewhere)?;
     entered = open.remove(at);
-    entered.get().check_context(py)?;
     set(py, open)?;
-    // A copy of the context may have the block still, in which it cannot be left.
-    entered.get().is_checked.store(false, Ordering::Relaxed);
-    Ok(())
+    // Last, as a token is used once, and nothing fails after it.
+    entered.get().check_context(py).inspect_err(|_| {
+        let restored = before.map(|before| variable(py)?.set(&before).map(drop));
+        if let Some(Err(error)) = restored {
+            release::drop_now(error);
+        }
+    })
 }
 
 fn set<'py>(py: Python<'py>, open: Vec<Bound<'py, Entered>>) -> PyResult<()> {
