@@ -1,22 +1,25 @@
 //! The end of an opened share: after the work that uses the memory, on a thread of this library's.
 
-use crate::driver::{ContextGuard, Driver, DriverError};
+use crate::driver::{ContextGuard, Driver, DriverError, Event};
 use crate::view::Owner;
 use crate::view::keep::{self, Use};
 
-/// What views of another process's memory keep: its drop has the mapping closed once the devices in use have done the work
-/// that they have. It neither waits nor calls the driver.
+/// What views of another process's memory keep: its drop has the mapping closed once the share's event has been reached, and the
+/// devices in use have done the work that they have. It neither waits nor calls the driver.
 pub(super) struct Opened {
     import: Option<Owner>,
     end: keep::AfterDevices,
 }
 
 impl Opened {
+    /// `ready` is the share's event, which `import` keeps.
+    ///
     /// # Errors
     /// The driver's refusal.
     pub(super) fn new(
         driver: &'static dyn Driver,
         ordinal: i32,
+        ready: Option<Event>,
         import: impl Send + 'static,
     ) -> Result<Self, DriverError> {
         let used = {
@@ -25,7 +28,7 @@ impl Opened {
         };
         Ok(Self {
             import: Some(Owner::new(import)),
-            end: keep::AfterDevices::new(driver, ordinal, used),
+            end: keep::AfterDevices::new(driver, ordinal, used, ready),
         })
     }
 }

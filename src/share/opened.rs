@@ -88,7 +88,7 @@ impl Handle {
             let ordinal = self.ordinal(driver)?;
             let hold = Hold::take(&self.place)?;
             Ok(Held {
-                _opened: Opened::new(driver, ordinal, hold)?,
+                _opened: Opened::new(driver, ordinal, None, hold)?,
             })
         })
     }
@@ -123,7 +123,7 @@ impl Handle {
             if let Some(ready) = self.ready {
                 import.wait(ready, stream)?;
             }
-            let opened = Opened::new(driver, ordinal, (import, owner))?;
+            let opened = Opened::new(driver, ordinal, import.event, (import, owner))?;
             Ok::<_, Error>((descriptor, Owner::new(opened)))
         })?;
         let ready = match self.ready {
@@ -181,7 +181,7 @@ impl Handle {
             if let Some(ready) = self.ready {
                 import.wait(ready, stream)?;
             }
-            let opened = Opened::new(driver, ordinal, import)?;
+            let opened = Opened::new(driver, ordinal, import.event, import)?;
             Ok::<_, Error>((ordinal, Some((data, opened))))
         })?;
         let device = Device::cuda(ordinal);

@@ -110,6 +110,35 @@ fn the_importers_stream_waits_and_the_owner_stays_until_the_mapping_is_closed() 
     assert_eq!(script.primary_count(0), 1);
 }
 
+/// A call that waits for the device would hold up other threads of the process for as long as the event is not reached: for
+/// ever, if its process has died before. An event of which the driver tells nothing keeps nothing open.
+#[rstest]
+#[case(0x700d_0000, &[600, 600, 600], 4)]
+#[case(0x700e_0000, &[999], 1)]
+#[cfg_attr(miri, ignore = "files and threads")]
+fn no_thread_waits_for_the_device_before_the_event_is_reached(
+    #[case] base: u64,
+    #[case] told: &[u32],
+    #[case] questions: usize,
+) {
+    let (script, _installed) = world(base);
+    let (dropped, _owner) = std::sync::mpsc::channel();
+    let shared = view(base, READY, &dropped).share().expect("shared");
+    let opened = open(shared.handle(), MINE).expect("opened");
+    for code in told {
+        script.fault("cuEventQuery", 0, *code);
+    }
+    script.take_calls();
+    drop(opened);
+    wait_for("the mapping is closed", || script.opened() == 0);
+    let calls = script.take_calls();
+    let waits = |call: &String| call.starts_with("cuMemAlloc") || call.starts_with("cuMemFree");
+    let before = calls.iter().take_while(|call| !waits(call));
+    let asked = before.filter(|call| call.starts_with("cuEventQuery"));
+    assert_eq!(asked.count(), questions, "{calls:?}");
+    assert!(calls.iter().any(waits), "{calls:?}");
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn a_share_that_nobody_opens_ends_at_once() {

@@ -168,6 +168,25 @@ def refuse_there(there: Other, handle: bytes, key: bytes | None = None) -> str:
     return str(outcome(lambda: there(other.opened, "refused", handle, key)))
 
 
+def test_no_thread_waits_for_the_device_before_the_share_is_ready(lazy: Machine, there: Other) -> None:
+    """On a GPU such a wait holds up what other threads enqueue: for ever, if the exporter dies with work to do."""
+
+    def called() -> dict[str, int]:
+        return {name: there(other.called, name) for name in ("cuMemFree_v2", "cuIpcCloseMemHandle")}
+
+    there(other.settled)
+    stream = lazy.stream()
+    gate = lazy.control.gate(stream)
+    with cd.share(array(lazy, stream)) as handle:
+        there(other.opened, "view", handle)
+        before = called()
+        there(other.closed, "view")
+        time.sleep(0.2)
+        assert called() == before
+        gate.open()
+        assert eventually(lambda: called() == {name: count + 1 for name, count in before.items()})
+
+
 def test_an_array_that_nobody_has_opened_ends_with_the_block(lazy: Machine) -> None:
     source = array(lazy, lazy.stream())
     ended = weakref.ref(source)

@@ -5,8 +5,8 @@ use std::thread::{self, ThreadId};
 
 use super::room::Due;
 use crate::driver::{
-    Context, ContextGuard, ContextId, Driver, DriverError, Lease, Relaxed, is_primary, twice,
-    unless_ended,
+    Context, ContextGuard, ContextId, Driver, DriverError, Event, Lease, Relaxed, is_primary,
+    twice, unless_ended,
 };
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::Kept;
@@ -222,6 +222,19 @@ impl Use {
             Ok(None) => Mark::Later,
             Err(_) => Mark::Unnamed,
         }
+    }
+
+    /// Asks without a wait whether an event of this context has been reached. One of a context that is gone has, and so has one
+    /// that the driver tells nothing of. On a thread of ours, whose context changes.
+    ///
+    /// # Errors
+    /// The driver's refusal: the context may be there.
+    pub(super) fn has_reached(
+        &self,
+        driver: &dyn Driver,
+        event: Event,
+    ) -> Result<bool, DriverError> {
+        Ok(!self.home.enter(driver)? || driver.event_query(event) != Ok(false))
     }
 
     /// The contexts of the work, by [`site`](Self::site); for work on streams that are not known every primary one in use, too.

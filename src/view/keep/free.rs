@@ -39,7 +39,7 @@ struct Waiting {
     since: Instant,
     is_in_use: bool,
     /// The contexts that are waited for first; the call that frees a block waits for its own. `None` if they are not known
-    /// yet.
+    /// yet, or the use waits for an event.
     sites: Option<Vec<Site>>,
 }
 
@@ -268,7 +268,7 @@ impl Waiting {
     /// Waits for one device and returns what is left to wait for; ends it if there is none.
     fn step(mut self) -> Option<Self> {
         let Some(sites) = &mut self.sites else {
-            self.sites = self.held.sites_of_use().ok();
+            self.sites = self.held.sites_of_use().ok().flatten();
             self.held.set_stuck(self.sites.is_none());
             return Some(self);
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::block::{Block, Memory, Site, Use};
 use super::room::{self, Due};
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Driver, DriverError, Event};
 use crate::view::Owner;
 
 /// An allocation or an owner, until its last use is over.
@@ -27,6 +27,8 @@ pub(super) struct Owned {
     /// The device of the memory, as far as it is known.
     pub(super) memory_ordinal: i32,
     pub(super) used: Use,
+    /// An event of the context of the use, which that waits for: the owner keeps it.
+    pub(super) after: Option<Event>,
     pub(super) owner: Owner,
     /// Tells writers that the use goes on ([`readers`](super::readers)).
     #[cfg(feature = "cudarc")]
@@ -99,16 +101,30 @@ impl Held {
         }
     }
 
-    /// The contexts whose work may use it, but its own if the end waits for that. On a thread of ours, whose context
-    /// changes.
+    /// The contexts whose work may use it, but its own if the end waits for that. `None` as long as the use waits for its event:
+    /// its context cannot be done before, and a call that waited for that would hold up what other threads enqueue there, for
+    /// ever if the event is one of a process that has died. On a thread of ours, whose context changes.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
-    pub(super) fn sites_of_use(&self) -> Result<Vec<Site>, DriverError> {
-        match &self.ends {
+    pub(super) fn sites_of_use(&self) -> Result<Option<Vec<Site>>, DriverError> {
+        let sites = match &self.ends {
             Ends::Memory(block) => block.sites_of_use(),
-            Ends::Owner(owned) => owned.used.sites(owned.driver),
-        }
+            Ends::Owner(Owned {
+                driver,
+                used,
+                after,
+                ..
+            }) => {
+                if let Some(event) = *after
+                    && !used.has_reached(*driver, event)?
+                {
+                    return Ok(None);
+                }
+                used.sites(*driver)
+            }
+        };
+        sites.map(Some)
     }
 
     /// Whether only a call that waits for its context ends it.

@@ -81,28 +81,38 @@ pub(crate) use readers::{Before, are_there, before_writer};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 
+#[cfg(feature = "ipc")]
+use crate::driver::Event;
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 use crate::view::{Owner, end_own};
 
-/// Ends an owner whose memory is used by streams that nobody has named, of any device: once the devices in use have done
-/// the work that they have by then.
+/// Ends an owner whose memory is used by streams that nobody has named, of any device: once an event has been reached, and
+/// the devices in use have done the work that they have by then.
 #[cfg(feature = "ipc")]
 pub(crate) struct AfterDevices {
     driver: &'static dyn Driver,
     ordinal: i32,
     used: Use,
+    after: Option<Event>,
 }
 
 #[cfg(feature = "ipc")]
 impl AfterDevices {
-    /// Starts the thread of the memory's device, so that a deleter finds it. `used` is of a context there, on no stream.
-    pub(crate) fn new(driver: &'static dyn Driver, ordinal: i32, used: Use) -> Self {
+    /// Starts the thread of the memory's device, so that a deleter finds it. `used` is of a context there, on no stream, and
+    /// `after` an event of that context, which the owner keeps and the first use waits for.
+    pub(crate) fn new(
+        driver: &'static dyn Driver,
+        ordinal: i32,
+        used: Use,
+        after: Option<Event>,
+    ) -> Self {
         free::start(driver, ordinal);
         Self {
             driver,
             ordinal,
             used,
+            after,
         }
     }
 
@@ -113,6 +123,7 @@ impl AfterDevices {
             ordinal: self.ordinal,
             memory_ordinal: self.ordinal,
             used: self.used,
+            after: self.after,
             owner,
             #[cfg(feature = "cudarc")]
             reader: std::sync::Arc::default(),

@@ -176,6 +176,7 @@ pub(crate) fn until_done(
             _ => ordinal,
         },
         used,
+        after: None,
         #[cfg(feature = "cudarc")]
         reader: match (&event, begun) {
             (_, Begun::Ordered) => Arc::default(),

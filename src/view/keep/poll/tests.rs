@@ -67,6 +67,7 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
         ordinal: 0,
         memory_ordinal: 0,
         used: used(driver, stream),
+        after: None,
         owner,
         #[cfg(feature = "cudarc")]
         reader: Arc::default(),
