@@ -84,14 +84,30 @@ def call(program: Path, *arguments: str) -> tuple[int | None, str]:
         said = process.communicate(timeout=SECONDS)[0]
         return process.returncode, said
     except subprocess.TimeoutExpired:
+        where = threads(process.pid)
         # With the processes that it has started.
         os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
+        process.communicate()
+        return None, where
+
+
+def threads(session: int) -> str:
+    """What the kernel tells of the threads of a session: the name of each, and where it waits."""
+    found = []
+    for task in map(Path, glob.glob("/proc/[0-9]*/task/[0-9]*")):
+        try:
+            # The name, in parentheses, may have any character.
+            facts = (task / "stat").read_text().rpartition(")")[2].split()
+            if int(facts[3]) == session:
+                found.append(f"{(task / 'comm').read_text().strip()} {facts[0]} {(task / 'wchan').read_text()}")
+        except OSError:  # It has ended.
+            continue
+    return ", ".join(found)
 
 
 def outcome(code: int | None, said: str) -> str:
     if code is None:
-        return f"WRONG: not over in {SECONDS} s"
+        return f"WRONG: not over in {SECONDS} s: {said}"
     if code == 0:
         return "WRONG: no such test" if " 0 passed" in said else "ok"
     missing = NO_LIBRARY.search(said)

@@ -425,13 +425,15 @@ fn what_is_current_stays_when_an_owner_is_kept(#[values(0, 1, 2)] refused: u64) 
     );
 }
 
-/// Nothing runs there any more, whether the driver makes such a context current (580 does) or refuses it.
+/// Nothing runs there any more, whether the driver makes such a context current (580 does) or refuses it. Safe code destroys
+/// no context that a guard keeps.
 #[rstest]
 fn an_owner_goes_if_the_context_of_its_guard_has_gone(
     #[values(false, true)] is_elsewhere: bool,
     #[values(None, Some(709))] refusal: Option<u32>,
 ) {
     let stage = Stage::new();
+    stage.machine.sim.answers_for_destroyed_contexts();
     let context = CudaContext::new_non_primary(0, 0).expect("a context");
     let stream = context.new_stream().expect("a stream");
     let ended = Arc::new(AtomicBool::new(false));

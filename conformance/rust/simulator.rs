@@ -84,6 +84,11 @@ impl Steered {
         sim.fault(name, nth, code);
     }
 
+    /// Refuses a GPU for a test that goes on with a context which has been destroyed: its driver reads what is freed then.
+    pub(crate) fn answers_for_destroyed_contexts(&self) {
+        self.simulator("it needs the answers of a destroyed context");
+    }
+
     pub(crate) fn pending_faults(&self) -> u64 {
         let sim = self.simulator("it has a call fail");
         sim.pending_faults()

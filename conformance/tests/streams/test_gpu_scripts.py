@@ -157,13 +157,15 @@ def hanging() -> str:
 def test_a_child_that_dies_or_hangs_is_an_answer() -> None:
     assert answer(lambda: "42") == "42"
     assert answer(killed) == "the process ended by SIGKILL"
-    assert answer(hanging, seconds=0.2) == "no answer in 0 s"
+    assert answer(hanging, seconds=0.2).startswith("no answer in 0 s, in hanging (test_gpu_scripts.py, line ")
 
 
 def test_checks_that_share_a_process_go_on_in_a_new_one() -> None:
     """After one that dies or hangs, and where the context is lost: no answer is left out, and none is asked twice."""
     assert list(answers([lambda: "1", killed, lambda: "3"])) == ["1", "the process ended by SIGKILL", "3"]
-    assert list(answers([hanging, lambda: "2", lambda: "3"], seconds=0.5)) == ["no answer in 0 s", "2", "3"]
+    first, *others = answers([hanging, lambda: "2", lambda: "3"], seconds=0.5)
+    assert first.startswith("no answer in 0 s")
+    assert others == ["2", "3"]
     of = [lambda: str(os.getpid())] * 3
     assert len(set(answers(of))) == 1
     assert len(set(answers(of, can_go_on=lambda: False))) == 3
