@@ -38,12 +38,13 @@ impl Joined {
         }
     }
 
-    /// Adds a stream that no array comes with: a default stream is the current context's.
-    pub(crate) fn stream(&mut self, stream: Stream) {
+    /// Adds a stream that no array comes with; a default stream is that of `whose` context.
+    pub(crate) fn stream(&mut self, stream: Stream, whose: Defaults) {
         self.has_bare = true;
         // As of an array that is ready there: the same stream is then found to be one.
         let thread = (stream == Stream::PerThreadDefault).then(|| thread::current().id());
         let place = Place {
+            ready: whose,
             thread,
             ..Place::of_current()
         };

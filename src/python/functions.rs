@@ -333,6 +333,10 @@ fn export<'py>(
             view
         }
     };
+    if let Ok(view) = object.cast::<PyCaiView>() {
+        // So may the producer's, which has been asked where it works.
+        view.get().check_alive()?;
+    }
     let (descriptor, owner) = view.into_parts();
     let capsule = export.capsule(py, descriptor.borrowed(), owner)?;
     Ok((capsule, export.transfer().is_some()))

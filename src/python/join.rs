@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList};
 
 use crate::driver;
-use crate::driver::Joined;
+use crate::driver::{Defaults, Joined};
 use crate::error::Error;
 use crate::protocol::rule::Field;
 use crate::protocol::stream::{Plan, Request, Stream, SyncPolicy};
@@ -24,15 +24,15 @@ use crate::python::import::object;
 use crate::python::import::route;
 use crate::python::import::route::Taken;
 use crate::python::trace::trace;
-use crate::view::with_driver;
+use crate::view::{defaults_now, with_driver};
 
 signature! {
     /// Makes a stream wait for many streams or arrays, by one event for each distinct stream.
     ///
     /// If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     /// go to one stream the number of events is that of the streams, not of the arrays. If `on` is a default stream, it
-    /// is that of the views' context, which must be one; without views, and among the items, a default stream is that of
-    /// the current context.
+    /// is that of the views' context, which must be one; without views it is that of the current context. A default stream
+    /// among the items is that of the context that is current as it is handed out.
     ///
     /// Returns
     /// -------
@@ -101,6 +101,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     let mut arrays: Vec<Bound<'py, PyAny>> = Vec::new();
     let mut joined = Joined::default();
     // An iterator may hand out objects that nothing else refers to, and a handle is valid as long as its object.
+    let mut objects = Vec::new();
     let mut streams = Vec::new();
     // What is no array is refused before any array is imported.
     for item in iterate(items)? {
@@ -111,16 +112,24 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
         } else if is_array(&item)? {
             arrays.push(item);
         } else {
-            joined.stream(stream::named(&item, Field::Argument("items"))?);
-            streams.push(item);
+            let stream = stream::named(&item, Field::Argument("items"))?;
+            // The code of the next item may make another context current.
+            streams.push((stream, stream.is_default().then(defaults_now)));
+            objects.push(item);
         }
+    }
+    let is_default = |(_, whose): &(Stream, Option<Defaults>)| whose.is_some();
+    let now = streams.iter().any(is_default).then(defaults_now);
+    for (stream, whose) in streams {
+        let of_another = whose.filter(|whose| *whose != Defaults::OfMemory && Some(*whose) != now);
+        joined.stream(stream, of_another.unwrap_or(Defaults::OfCurrent));
     }
     let mut taken = Vec::new();
     let ready = ordered(arrays, joined, on, target, &mut taken);
     if ready.is_err() {
         taken.into_iter().for_each(Taken::restore);
     }
-    drop(streams);
+    drop(objects);
     ready
 }
 

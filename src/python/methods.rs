@@ -556,6 +556,8 @@ impl Function for Dlpack {
             this.check_alive()?;
             // A copy has memory of its own: nothing of the view's is kept once it has been made.
             let copy = request.copy_for_block(py, &export, transfer, &this.lend(py)?)?;
+            // It has asked the producer where that works: the block may have ended before the memory was read.
+            this.check_alive()?;
             let (descriptor, owner) = copy.into_parts();
             return export.capsule(py, descriptor.borrowed(), owner);
         }

@@ -181,7 +181,9 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
-        let consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
+        // Asked first: the producer's code may make another context current, which is that of a default stream from then on.
+        let moved = self.producer_moved()?;
+        let consumer = self.consumer(self.placed(stream), moved, policy);
         self.consume_back(consumer, self.back(consumer)?, self.place())
     }
 
@@ -356,7 +358,8 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<(Consumer, Option<Pending>), Error> {
-        let mut consumer = self.consumer(self.placed(stream), self.producer_moved()?, policy);
+        let moved = self.producer_moved()?;
+        let mut consumer = self.consumer(self.placed(stream), moved, policy);
         let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));

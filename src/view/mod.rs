@@ -99,8 +99,7 @@ pub use typed::{View, ViewMut};
 pub(crate) use block::{Abi, Heap, Memory, build, build_in_capsule, header};
 pub(crate) use borrow::{Borrow, Meeting, watch_forks};
 pub(crate) use copy::{TO_THE_CPU, Transfer};
-use detach::defaults_now;
-pub(crate) use detach::{detach, end_own, set_detach, set_end_own, with_driver};
+pub(crate) use detach::{defaults_now, detach, end_own, set_detach, set_end_own, with_driver};
 #[cfg(feature = "pyo3")]
 pub(crate) use elements::{check_elements, one_of};
 #[cfg(feature = "pyo3")]

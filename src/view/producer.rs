@@ -38,6 +38,13 @@ impl CaiView {
         Ok(moved.or_else(|| self.producer_number()))
     }
 
+    /// Whether the producer can be asked, whose code runs then.
+    #[cfg(feature = "pyo3")]
+    #[inline]
+    pub(crate) fn can_ask(&self) -> bool {
+        self.streams.worker().is_some()
+    }
+
     #[cold]
     fn asked(&self, worker: Worker) -> Result<Option<Placed>, Error> {
         let device = self.streams.asked_about().unwrap_or(self.device());

@@ -249,6 +249,20 @@ impl Streams {
         Self::of(self.worker, apart)
     }
 
+    /// The ready one of these, whose producer goes on working on `producer`. A default stream of which no context is known is that of
+    /// the ready one's, if that is one.
+    #[cfg(feature = "pyo3")]
+    #[cold]
+    pub(crate) fn going_on(&self, producer: Stream) -> Self {
+        let ready = self.placed_ready();
+        let apart = Apart {
+            ready,
+            producer: Some(Placed::here(producer).of(ready.whose)),
+            ..Apart::here(ready.stream, None)
+        };
+        Self::of(None, apart)
+    }
+
     /// These, with another producer stream, which no worker is asked about.
     pub(super) fn with_producer(&self, producer: Placed) -> Self {
         let apart = Apart {
@@ -319,7 +333,7 @@ impl Streams {
 
     /// These, with the default streams among them of this context, if no other is known for them.
     #[cold]
-    pub(super) fn with_defaults(&self, whose: Defaults) -> Self {
+    pub(crate) fn with_defaults(&self, whose: Defaults) -> Self {
         self.with_each(|placed| placed.of(whose))
     }
 

@@ -19,7 +19,7 @@ from cai_conformance import Sim, abi
 from conformance.tests.doubles.producers import Dlpack, cai
 from conformance.tests.faults.world import Simulated
 
-LEGACY = 1
+LEGACY, PER_THREAD = 1, 2
 PROGRAMS, STEPS = 300, 12
 #: An allocation beyond those of a call: none fails.
 NONE = 1 << 30
@@ -40,6 +40,7 @@ class Blocks:
 
     def __init__(self, world: Simulated) -> None:
         self.array = Dlpack(abi.make(device=(abi.CUDA, 0), data=world.address("device")))
+        self.view = cd.view(cai(stream=world.a, data=(world.address("device"), False)), device_id=0)
         self.undeclared = cai(version=2, stream=..., data=(world.address("device"), False))
         self.streams = {cd.use_stream(stream, device_id=0): stream for stream in (world.a, world.b, world.a)}
         self.policies = [cd.policy(strict=True), cd.policy(strict=False)]
@@ -60,15 +61,23 @@ class Blocks:
         return isinstance(result, MemoryError), self.compared(f"{'left' if is_leaving else 'entered'} by {nth}")
 
     def in_a_copy(self, draw: random.Random) -> str | None:
-        """A block cannot be left in a copy of its context, whatever has failed before."""
+        """A block cannot be left in a copy of its context, whatever has failed before, or fails then."""
         if not self.open:
             return None
-        leave = draw.choice(self.open).__exit__
-        try:
-            contextvars.copy_context().run(leave, None, None, None)
-        except RuntimeError:
-            return self.compared("refused in a copy")
-        return "left in a copy"
+        leave, nth = draw.choice(self.open).__exit__, draw.choice([NONE, *range(40)])
+        copy = contextvars.copy_context()
+        result = copy.run(attempt, lambda: leave(None, None, None), nth)
+        # A SystemError is CPython's own: it lacks the memory for the step between a function and who handles its error.
+        if type(result) not in ((RuntimeError,) if nth == NONE else (RuntimeError, MemoryError, SystemError)):
+            return f"allocation {nth} of leaving in a copy: {result!r}"
+        after = f"refused in a copy by {nth}"
+        return copy.run(self.compared, after) or self.compared(after)
+
+    def handed_over(self, draw: random.Random) -> tuple[bool, str | None]:
+        """The block of a call that names the library's work stream ends with the call."""
+        nth = draw.randrange(40)
+        result = attempt(lambda: cd.to(self.view, "tvm_ffi", stream=PER_THREAD), nth)
+        return isinstance(result, MemoryError), self.compared(f"handed over with allocation {nth}")
 
     def forget(self, block: Any) -> None:
         innermost = len(self.open) - 1 - self.open[::-1].index(block)
@@ -84,9 +93,10 @@ class Blocks:
     def run(self, draw: random.Random) -> tuple[int, list[str]]:
         failed, wrong = 0, list[str | None]()
         for _ in range(STEPS):
-            is_failed, found = self.step(draw)
-            failed += is_failed
-            wrong += [found, self.in_a_copy(draw)]
+            for is_failed, found in (self.step(draw), self.handed_over(draw)):
+                failed += is_failed
+                wrong.append(found)
+            wrong.append(self.in_a_copy(draw))
         while self.open:
             block = draw.choice(self.open)
             block.__exit__(None, None, None)

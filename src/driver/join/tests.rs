@@ -94,7 +94,7 @@ fn streams_of_rocm_are_waited_for_by_none_but_themselves() {
         }
     }
     let mut with_bare = arrays(&[(A1, first)]);
-    with_bare.stream(A1);
+    with_bare.stream(A1, Defaults::OfCurrent);
     assert!(with_bare.refused(A1).is_some());
 }
 
@@ -129,7 +129,7 @@ fn a_default_stream_is_waited_for_once(
                 ..Place::cuda(-1, 0x7010)
             },
         ),
-        _ => joined.stream(legacy),
+        _ => joined.stream(legacy, Defaults::OfCurrent),
     };
     let mut joined = Joined::default();
     add(&mut joined, first);
@@ -174,7 +174,7 @@ fn a_default_stream_is_one_for_all_arrays(
 #[rstest]
 fn bare_streams_wait_with_the_arrays(script: Script) {
     let mut joined = arrays(&[(B1, THERE)]);
-    joined.stream(A1);
+    joined.stream(A1, Defaults::OfCurrent);
     assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(2));
     let calls = script.calls();
     let waits = calls
@@ -193,13 +193,31 @@ fn bare_streams_wait_with_the_arrays(script: Script) {
 #[rstest]
 fn bare_default_streams_are_the_current_contexts(script: Script) {
     let mut joined = Joined::default();
-    joined.stream(Stream::LegacyDefault);
+    joined.stream(Stream::LegacyDefault, Defaults::OfCurrent);
     assert_eq!(join(&script, &joined, B1).ok(), Some(1));
     assert!(
         !script
             .calls()
             .iter()
             .any(|call| call.starts_with("cuCtxSetCurrent"))
+    );
+}
+
+/// Also under the number of the stream that waits, which is the current context's.
+#[rstest]
+fn bare_default_streams_of_several_contexts_are_several(
+    script: Script,
+    #[values((A1, 2), (Stream::LegacyDefault, 1))] (on, events): (Stream, usize),
+) {
+    let mut joined = Joined::default();
+    joined.stream(Stream::LegacyDefault, Defaults::OfCurrent);
+    joined.stream(Stream::LegacyDefault, Defaults::Of(context(CONTEXT_B)));
+    joined.stream(Stream::LegacyDefault, Defaults::Of(context(CONTEXT_B)));
+    assert_eq!(join(&script, &joined, on).ok(), Some(events));
+    let calls = script.calls();
+    assert!(
+        calls.contains(&"cuCtxSetCurrent 0xb".to_owned()),
+        "{calls:?}"
     );
 }
 
@@ -210,7 +228,7 @@ fn bare_streams_on_a_thread_without_a_context(
     #[values(A1, Stream::LegacyDefault)] stream: Stream,
 ) {
     let mut joined = Joined::default();
-    joined.stream(stream);
+    joined.stream(stream, Defaults::OfCurrent);
     script.current(0);
     let Err(Error::Driver(error)) = join(&script, &joined, A2) else {
         panic!("no device is in use");
@@ -304,7 +322,7 @@ fn a_bare_stream_of_the_thread_is_its_own(script: Script) {
             ..PLACE
         };
         let mut joined = arrays(&[(per_thread, place)]);
-        joined.stream(per_thread);
+        joined.stream(per_thread, Defaults::OfCurrent);
         let found = distinct(&script, &joined, A1, None, &mut Vec::new()).map(|those| those.len());
         assert_eq!(found.ok(), Some(events));
     }
@@ -315,7 +333,7 @@ fn a_bare_stream_of_the_thread_is_its_own(script: Script) {
 fn a_default_stream_without_arrays_is_the_current_contexts(script: Script) {
     script.primary(0, CONTEXT_B);
     let mut joined = Joined::default();
-    joined.stream(A1);
+    joined.stream(A1, Defaults::OfCurrent);
     assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(1));
     let calls = script.calls();
     assert!(

@@ -7,18 +7,19 @@
 //! **A road not taken**: to set the variable to the block's value and to reset it at the end. Blocks of generators end
 //! in any order, and the one that ends first would restore what was before the other.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use once_cell::race::OnceBox;
 use pyo3::PyClass;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyEllipsis, PyTuple};
 
 use crate::python::cpython::collector::WithoutCollections;
 use crate::python::cpython::context_var::ContextVar;
-use crate::python::cpython::new::new_tuple;
+use crate::python::cpython::new::{new_str, new_tuple};
 use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 
@@ -30,8 +31,10 @@ static ENTERED: AtomicUsize = AtomicUsize::new(0);
 #[pyclass(module = "cai_dlpack", frozen)]
 pub(crate) struct Entered {
     block: Py<PyAny>,
-    /// A token of [`context`], of the context in which the block was entered.
-    token: Py<PyAny>,
+    /// A [`token`] of the context in which the block was entered.
+    token: Mutex<Py<PyAny>>,
+    /// Whether it has ended, though no memory was there to take it out.
+    is_over: AtomicBool,
 }
 
 entries! {
@@ -39,7 +42,8 @@ impl Entered {
     /// Shows the collector block and token: the token refers to its context, which holds this.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.block)?;
-        visit.call(&self.token)
+        // A thread that the collector has stopped may hold the lock: it leaves the block.
+        self.token.try_lock().map_or(Ok(()), |token| visit.call(&*token))
     }
 }
 }
@@ -47,27 +51,49 @@ impl Entered {
 impl Entered {
     fn new<'py>(block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let py = block.py();
-        let token = context(py)?.set(py.None().bind(py))?.unbind();
+        let token = Mutex::new(token(py)?.unbind());
         ENTERED.fetch_add(1, Ordering::Relaxed);
-        let block = block.clone().unbind();
-        Bound::new(py, Self { block, token })
+        let (block, is_over) = (block.clone().unbind(), AtomicBool::new(false));
+        Bound::new(
+            py,
+            Self {
+                block,
+                token,
+                is_over,
+            },
+        )
     }
 
-    /// Refuses another context than that in which the block was entered, which may be a copy of it.
+    fn is_open(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Py<PyAny>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses another context than that in which the block was entered, which may be a copy of it. In that one it uses the token.
     ///
     /// # Errors
-    /// `RuntimeError`.
-    fn check_context(&self, py: Python<'_>) -> PyResult<()> {
-        if let Err(error) = context(py)?.reset(self.token.bind(py)) {
-            // CPython compares the contexts before it needs memory.
-            if !error.is_instance_of::<PyMemoryError>(py) {
-                let refused = entered_elsewhere();
-                refused.set_cause(py, Some(error));
-                return Err(refused);
+    /// `RuntimeError`; out of memory, which CPython lacks for an error alone. Nothing has changed then.
+    fn use_token(&self, py: Python<'_>) -> PyResult<()> {
+        let token = self.lock().bind(py).clone();
+        context(py)?.reset(&token).map_err(|error| {
+            if error.is_instance_of::<PyMemoryError>(py) {
+                return error;
             }
-            release::drop_now(error);
-        }
-        Ok(())
+            let refused = entered_elsewhere(py);
+            refused.set_cause(py, Some(error));
+            refused
+        })
+    }
+
+    /// Has another token of the same context in place of one that is used.
+    fn renew_token(&self, token: Bound<'_, PyAny>) {
+        let py = token.py();
+        let used = std::mem::replace(&mut *self.lock(), token.unbind());
+        // Not PyO3's drop, which would keep it until PyO3 is next called.
+        drop(used.into_bound(py));
     }
 }
 
@@ -89,27 +115,58 @@ fn context(py: Python<'_>) -> PyResult<&'static ContextVar> {
     VARIABLE.get_or_try_init(|| ContextVar::new(py, "cai_dlpack.context").map(Box::new))
 }
 
+/// Returns a token of the current context. The variable had its value before: to reset it changes nothing, and needs no memory.
+fn token(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let (context, value) = (context(py)?, PyEllipsis::get(py).to_owned().into_any());
+    if context.get(py)?.is_none() {
+        context.set(&value)?;
+    }
+    context.set(&value)
+}
+
 /// Returns the blocks that are open in the current context, outermost first.
 fn open(py: Python<'_>) -> PyResult<Vec<Bound<'_, Entered>>> {
     let Some(value) = variable(py)?.get(py)? else {
         return Ok(Vec::new());
     };
     let value = value.cast_into::<PyTuple>()?;
-    value.iter().map(|block| Ok(block.cast_into()?)).collect()
+    let blocks = value.iter().map(|block| Ok(block.cast_into::<Entered>()?));
+    blocks
+        .filter(|block| block.as_ref().map_or(true, |block| block.get().is_open()))
+        .collect()
+}
+
+/// Calls `body` while `block` is open.
+///
+/// # Errors
+/// Those of `body`; out of memory to open it.
+pub(crate) fn around<R>(
+    block: &Bound<'_, PyAny>,
+    body: impl FnOnce() -> PyResult<R>,
+) -> PyResult<R> {
+    let entered = enter(block)?;
+    let result = body();
+    if let Err(error) = leave(block) {
+        // It ends all the same.
+        entered.get().is_over.store(true, Ordering::Relaxed);
+        release::drop_now(error);
+    }
+    result
 }
 
 /// Opens `block` in the current context.
 ///
 /// # Errors
 /// Out of memory: then nothing has changed.
-pub(crate) fn enter(block: &Bound<'_, PyAny>) -> PyResult<()> {
+pub(crate) fn enter<'py>(block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Entered>> {
     let py = block.py();
     // A finaliser may enter and leave blocks, too.
     let _collections = WithoutCollections::begin(py);
     let entered = Entered::new(block)?;
     let mut open = open(py)?;
-    open.push(entered);
-    set(py, open)
+    open.push(entered.clone());
+    set(py, open)?;
+    Ok(entered)
 }
 
 /// Closes the innermost open block that is `block`.
@@ -121,19 +178,17 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
     // Outlives the guard: its drop may run a finaliser.
     let entered;
     let _collections = WithoutCollections::begin(py);
-    let before = variable(py)?.get(py)?;
     let mut open = open(py)?;
     let is_it = |entered: &Bound<'_, Entered>| entered.get().block.is(block);
-    let at = open.iter().rposition(is_it).ok_or_else(entered_elsewhere)?;
+    let at = open
+        .iter()
+        .rposition(is_it)
+        .ok_or_else(|| entered_elsewhere(py))?;
     entered = open.remove(at);
-    set(py, open)?;
-    // Last, as a token is used once, and nothing fails after it.
-    entered.get().check_context(py).inspect_err(|_| {
-        let restored = before.map(|before| variable(py)?.set(&before).map(drop));
-        if let Some(Err(error)) = restored {
-            release::drop_now(error);
-        }
-    })
+    // A token is used once: another one is there if the next step fails.
+    let another = token(py)?;
+    entered.get().use_token(py)?;
+    set(py, open).inspect_err(|_| entered.get().renew_token(another))
 }
 
 fn set<'py>(py: Python<'py>, open: Vec<Bound<'py, Entered>>) -> PyResult<()> {
@@ -151,11 +206,14 @@ fn set<'py>(py: Python<'py>, open: Vec<Bound<'py, Entered>>) -> PyResult<()> {
     }
 }
 
+/// Not by `PyRuntimeError::new_err`, which panics without memory.
 #[cold]
-fn entered_elsewhere() -> PyErr {
-    PyRuntimeError::new_err(
-        "this block was not entered in the current context (task or thread), and cannot be left here",
-    )
+fn entered_elsewhere(py: Python<'_>) -> PyErr {
+    let text = "this block was not entered in the current context (task or thread), and cannot be left here";
+    match new_str(py, text) {
+        Ok(text) => PyErr::from_type(py.get_type::<PyRuntimeError>(), text.unbind()),
+        Err(error) => error,
+    }
 }
 
 /// Whether any block is open in the process; if not, nothing is read.
@@ -189,9 +247,9 @@ where
         return Ok(None);
     };
     let of_block = |entered: Bound<'_, PyAny>| -> Option<T> {
-        let entered = entered.cast::<Entered>().ok()?;
-        let block = entered.get().block.bind(py).cast::<B>().ok()?;
-        fact(block.get())
+        let entered = entered.cast::<Entered>().ok()?.get();
+        let block = entered.block.bind(py).cast::<B>().ok()?;
+        fact(block.get()).filter(|_| entered.is_open())
     };
     Ok(value.cast::<PyTuple>()?.iter().rev().find_map(of_block))
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::Borrowed;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 
 use crate::driver;
 use crate::driver::{ContextGuard, Driver, DriverError};
@@ -19,11 +20,6 @@ use crate::view::detach;
 /// Whether a block has been entered in this process: before that there need be no class to compare with, and PyO3 panics if it
 /// cannot make one for want of memory.
 static IS_USED: AtomicBool = AtomicBool::new(false);
-
-fn enter(block: &Bound<'_, UseStream>) -> PyResult<()> {
-    IS_USED.store(true, Ordering::Relaxed);
-    blocks::enter(block)
-}
 
 /// Returns what `fact` finds first in the open blocks, innermost first.
 ///
@@ -94,7 +90,8 @@ pub(crate) fn of_blocks(py: Python<'_>, device_id: i32) -> PyResult<Work<'_>> {
     Ok(found.unwrap_or(Work::LEGACY_DEFAULT))
 }
 
-/// Returns what was passed to the innermost block of this stream, which keeps it alive during the block alone.
+/// Returns the object that was passed to the innermost block of this stream that has one, which keeps it alive during the block
+/// alone: a block of the same number inside of it keeps nothing.
 ///
 /// # Errors
 /// Those of [`innermost`].
@@ -104,7 +101,9 @@ pub(crate) fn object_of<'py>(
     stream: Stream,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     innermost(py, |block| {
-        (block.stream == stream).then(|| block.object.bind(py).clone())
+        let object = block.object.bind(py);
+        let is_it = block.stream == stream && !object.is_exact_instance_of::<PyInt>();
+        is_it.then(|| object.clone())
     })
 }
 
@@ -221,18 +220,16 @@ impl UseStream {
         body: impl FnOnce() -> PyResult<R>,
     ) -> PyResult<R> {
         let block = Bound::new(object.py(), Self::new(None, stream, object))?;
-        enter(&block)?;
-        let result = body();
-        let left = blocks::leave(&block);
-        let result = result?;
-        left.map(|()| result)
+        IS_USED.store(true, Ordering::Relaxed);
+        blocks::around(&block, body)
     }
 }
 
 entries! {
 impl UseStream {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        enter(slf)?;
+        IS_USED.store(true, Ordering::Relaxed);
+        blocks::enter(slf)?;
         Ok(slf.clone())
     }
 

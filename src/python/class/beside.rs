@@ -76,6 +76,20 @@ impl Beside {
         Ok(self.keeping(object.as_ref(), None))
     }
 
+    /// Like [`keeping`](Self::keeping), of `(object, is_same)`: a stream that is the same as before goes on to be kept by the
+    /// object that keeps it, if the caller has named it by its number.
+    #[inline(always)]
+    pub(crate) fn keeping_renamed(
+        self,
+        ready: (Option<&Bound<'_, PyAny>>, bool),
+        producer: (Option<&Bound<'_, PyAny>>, bool),
+    ) -> Self {
+        let [ready, producer] = [ready, producer].map(|(object, is_same)| {
+            object.filter(|object| !is_same || !object.is_exact_instance_of::<PyInt>())
+        });
+        self.keeping(ready, producer)
+    }
+
     #[cold]
     fn keep(
         mut self,

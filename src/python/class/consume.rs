@@ -94,6 +94,8 @@ impl PyConsume {
 
     /// Opens the block, and returns the view that is ready on the consumer's stream.
     fn begin<'py>(&self, py: Python<'py>, guard: ConsumeGuard) -> PyResult<Bound<'py, PyCaiView>> {
+        // The producer's code, which has been asked where it works, may have ended the block of this view.
+        self.view.get().check_scope()?;
         let scope = Scope::begin(guard.consumer());
         let stream_object = self.stream_object.clone_ref(py);
         let consumed = PyCaiView::consumed(

@@ -8,6 +8,7 @@ use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::python::class::awaiting::Awaitable;
 use crate::python::class::beside::kept;
 use crate::python::class::view::PyCaiView;
+use crate::python::cpython::release;
 use crate::python::cpython::tracing::Called;
 
 impl PyCaiView {
@@ -22,7 +23,8 @@ impl PyCaiView {
     ) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         if !this.view().may_need_order(Request::Stream(stream)) {
-            return Self::ready_there(slf, stream, kept(object));
+            // Drops the reference to the stream object if it is not kept.
+            return release::dropping(|| Self::ready_there(slf, stream, kept(object)));
         }
         Self::moved(slf, stream, kept(object))?.into_object(slf.py())
     }

@@ -215,16 +215,24 @@ impl PyCaiView {
     /// shared count is needed; shares of both if the view may end before.
     ///
     /// # Errors
-    /// `scope-ended`; those of [`release::own`].
+    /// `scope-ended`, also if the view has ended since it was checked; those of [`release::own`].
     #[inline(always)]
     pub(crate) fn keep(slf: Borrowed<'_, '_, Self>) -> PyResult<RawOwner> {
-        match slf.get().recall() {
+        match slf.get().beside.rare() {
+            None => release::own(slf.to_owned().into_any()),
+            Some(rare) => Self::keep_checked(slf, rare),
+        }
+    }
+
+    #[cold]
+    fn keep_checked(slf: Borrowed<'_, '_, Self>, rare: &Rare) -> PyResult<RawOwner> {
+        rare.check()?;
+        match rare.recall.as_deref() {
             None => release::own(slf.to_owned().into_any()),
             Some(recall) => slf.get().share(slf.py(), recall),
         }
     }
 
-    #[cold]
     fn share(&self, py: Python<'_>, recall: &Recall) -> PyResult<RawOwner> {
         let mut owner = recall.share(|| self.view.owner().share())?;
         for object in self.stream_objects() {
@@ -237,7 +245,7 @@ impl PyCaiView {
     /// Returns a view of the same memory, which shares its owner, and keeps the stream objects.
     ///
     /// # Errors
-    /// Those of [`release::own`]; `scope-ended` once the tensor is in its capsule again.
+    /// Those of [`release::own`]; `scope-ended`.
     #[inline(always)]
     pub(crate) fn lend(&self, py: Python<'_>) -> PyResult<CaiView> {
         match self.is_plain() {
@@ -248,6 +256,7 @@ impl PyCaiView {
 
     #[cold]
     fn lend_with_streams(&self, py: Python<'_>) -> PyResult<CaiView> {
+        self.check_alive()?;
         let mut view = match self.recall() {
             None => self.view.clone(),
             Some(recall) => recall.share(|| self.view.clone())?,
@@ -308,19 +317,33 @@ impl PyCaiView {
     /// Makes the ready stream wait for the producer's stream, if the producer has moved to another one.
     ///
     /// # Errors
-    /// The exceptions of the producer's table; the rules of order; the driver's.
+    /// The exceptions of the producer's table; the rules of order; the driver's; `scope-ended` if the table's code has ended the
+    /// view.
     #[inline]
     pub(crate) fn follow(&self) -> PyResult<()> {
-        follow(&self.view)
+        match self.view.can_ask() {
+            false => Ok(()),
+            true => self.followed(follow(&self.view)),
+        }
     }
 
     /// As [`follow`](Self::follow), whatever the policy, for an order of `request`.
     ///
     /// # Errors
-    /// Those of [`follow_before`].
+    /// Those of [`follow_before`]; `scope-ended`.
     #[inline]
     pub(crate) fn follow_by_name(&self, request: Request) -> PyResult<()> {
-        follow_before(&self.view, request, |_| Ok(SyncPolicy::Event))
+        let policy = |_: Python<'_>| Ok(SyncPolicy::Event);
+        match self.view.can_ask() {
+            false => Ok(()),
+            true => self.followed(follow_before(&self.view, request, policy)),
+        }
+    }
+
+    #[cold]
+    fn followed(&self, made: PyResult<()>) -> PyResult<()> {
+        made?;
+        self.check_alive()
     }
 
     /// Shows the collector the stream objects, and what keeps the memory.

@@ -31,7 +31,7 @@ use crate::python::export;
 use crate::python::import::traits::Traits;
 use crate::python::import::undeclared::has_no_streams;
 use crate::python::import::{notes, state, undeclared, why_not};
-use crate::view::{CaiView, Owner, Streams, Uninit};
+use crate::view::{CaiView, Owner, Streams, Uninit, defaults_now};
 
 const DEVICE_TYPE: IntRule = IntRule::new(
     Field::DlpackDevice,
@@ -146,9 +146,9 @@ impl<'py> Offer<'py> {
         Ok(())
     }
 
-    /// Names the stream on which the producer goes on working.
+    /// Names the stream on which the producer goes on working: a default stream is that of the context of the ready one.
     pub(crate) fn set_producer(&mut self, producer: Stream) {
-        self.streams = Streams::here(self.streams.ready(), Some(producer));
+        self.streams = self.streams.going_on(producer);
     }
 
     /// Takes the streams of a view of the same memory.
@@ -228,6 +228,9 @@ pub(crate) fn offer_of_object<'py>(
         true => use_stream::object_of(object.py(), asked)?,
         false => None,
     };
+    // The producer's code may make another context current.
+    let is_placed = asked.is_default() && Platform::of(wanted) == Some(Platform::HostReadable);
+    let whose = is_placed.then(defaults_now);
     tracing::mark(|marks| marks.route = Some("dlpack"));
     let called = match traits.intersects(Traits::WANTS_CURRENT) {
         true => call_on_its_device(object, announced, asked, wanted, request)?,
@@ -250,6 +253,10 @@ pub(crate) fn offer_of_object<'py>(
             declared(asked, descriptor)
         }
         _ => pending(object, descriptor, options)?,
+    };
+    let streams = match whose {
+        Some(whose) => streams.with_defaults(whose),
+        None => streams,
     };
     Ok(Offer {
         tensor,

@@ -101,5 +101,8 @@ pub(crate) fn derived<'py>(
     }
     let (view, beside) = this.wrap(object.py(), view).into_fields();
     let named = options.producer_object.as_deref();
-    Ok(PyCaiView::with(view, beside.keeping(named, named)))
+    let is_ready = this.view().ready_number() == view.ready_number();
+    let is_producer = this.view().producer_number() == view.producer_number();
+    let beside = beside.keeping_renamed((named, is_ready), (named, is_producer));
+    Ok(PyCaiView::with(view, beside))
 }

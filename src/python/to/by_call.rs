@@ -100,7 +100,8 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         let py = view.py();
         let function = self.function.bind(py);
         if self.partner.call.passes_stream {
-            return function.call1((view, self.passed(view)?));
+            let (stream, _kept) = self.passed(view)?;
+            return function.call1((view, stream));
         }
         match (self.stream, self.request, self.partner.call.waits) {
             (
@@ -112,15 +113,20 @@ impl<'a, 'py> LibraryCall<'a, 'py> {
         }
     }
 
-    /// Returns the stream for a call that passes one: the caller's, else the work stream of the array's device.
-    fn passed(&self, view: &Bound<'py, PyCaiView>) -> PyResult<Bound<'py, PyAny>> {
+    /// Returns the stream for a call that passes one: the caller's, else the work stream of the array's device, with what keeps
+    /// that alive.
+    fn passed(
+        &self,
+        view: &Bound<'py, PyCaiView>,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let (py, device) = (view.py(), view.get().view().device());
         match (self.stream, Platform::of(device)) {
-            (Some(stream), _) => Ok(stream.clone()),
+            (Some(stream), _) => Ok((stream.clone(), None)),
             (None, Some(Platform::Cuda | Platform::HostReadable)) => {
-                new_uint(py, use_stream::work_stream(py, device)?.stream.raw())
+                let work = use_stream::work_stream(py, device)?;
+                Ok((new_uint(py, work.stream.raw())?, work.object))
             }
-            (None, _) => new_int(py, -1),
+            (None, _) => Ok((new_int(py, -1)?, None)),
         }
     }
 }

@@ -130,6 +130,8 @@ fn hand_over<'py>(
         return call.call(&moved(view, ready, stream).into_object(py)?);
     };
     by_table::order(py, view.view(), (consumer, table), named)?;
+    // The code of the stream, and of both libraries' tables, may have ended the view's block.
+    view.check_alive()?;
     let (view, beside) = view.into_fields();
     if beside.rare().is_some() {
         // PyO3 would keep the stream objects until it is next called.
@@ -267,5 +269,7 @@ fn moved(view: PyCaiView, ready: Option<Stream>, object: Option<&Bound<'_, PyAny
         return view;
     };
     let (view, beside) = view.into_fields();
-    PyCaiView::with(view.ready_on(stream), beside.keeping(object, None))
+    let is_same = view.ready_number() == stream;
+    let beside = beside.keeping_renamed((object, is_same), (None, false));
+    PyCaiView::with(view.ready_on(stream), beside)
 }

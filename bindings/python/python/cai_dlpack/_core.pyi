@@ -1103,8 +1103,8 @@ def join(items: Iterable[ArrayLike | StreamLike], /, *, on: StreamLike) -> list[
 
     If a producer works on several streams, join them, then import with ``producer_stream=on``. For many arrays that
     go to one stream the number of events is that of the streams, not of the arrays. If `on` is a default stream, it
-    is that of the views' context, which must be one; without views, and among the items, a default stream is that of
-    the current context.
+    is that of the views' context, which must be one; without views it is that of the current context. A default stream
+    among the items is that of the context that is current as it is handed out.
 
     Parameters
     ----------
