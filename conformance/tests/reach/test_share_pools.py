@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -228,6 +229,67 @@ def test_an_exporter_that_is_killed_is_an_error(lazy: Machine, there: Other, whe
             there(other.closed, "view")
     # On a GPU what is mapped of a process that has died is undefined.
     assert there(other.owners, 0) == 0
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing(
+    lazy: Machine, resource: DeviceMemoryResource, there: Other
+) -> None:
+    block = cd.share(pending(lazy, pools.allocated(resource)))
+    handle = block.__enter__()
+    child = os.fork()
+    if not child:
+        block.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    there(other.opened, "view", handle)
+    assert there(other.values, "view") == NUMBERS
+    there(other.closed, "view")
+    block.__exit__(None, None, None)
+
+
+def test_a_block_that_is_never_left_gives_up_what_it_has(lazy: Machine, resource: DeviceMemoryResource) -> None:
+    """Its thread, its socket and its descriptor of the pool."""
+
+    def counted() -> tuple[int, int]:
+        gc.collect()
+        lazy.finish()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    with cd.share(pools.allocated(resource)):
+        pass
+    before = [*map(max, zip(counted(), counted(), strict=True))]
+    for _ in range(8):
+        cd.share(pools.allocated(resource)).__enter__()
+    assert eventually(lambda: all(now <= then for now, then in zip(counted(), before, strict=True)))
+
+
+def calls_after_the_end_of_its_context(handle: bytes) -> tuple[int, list[int]]:
+    """Opens a handle in a context that ends, and drops the view beside streams that may have the handles of dead ones.
+
+    Returns how many streams of another context have been destroyed or are unknown after that.
+    """
+    machine = other.machine()
+    machine.control.set("reuse", 1)
+    other.stream()
+    gone = machine.create_context(0)
+    machine.enter(gone)
+    view = cd.open(handle, stream=1)
+    machine.destroy_context(gone)
+    machine.enter(machine.create_context(0))
+    streams = [ctypes.c_void_p() for _ in range(8)]
+    for stream in streams:
+        machine._call("cuStreamCreate", ctypes.byref(stream), 1)
+    del view
+    other.owners(0)
+    return len(streams), [machine.driver.cuStreamQuery(stream) for stream in streams]
+
+
+def test_a_buffer_whose_context_has_ended_uses_no_stream_of_another(
+    lazy: Machine, resource: DeviceMemoryResource
+) -> None:
+    with Other() as there, cd.share(pending(lazy, pools.allocated(resource))) as handle:
+        count, found = there(calls_after_the_end_of_its_context, bytes(handle))
+        assert found == [0] * count
 
 
 def opened_until_nothing_is_given(handle: bytes) -> tuple[str | None, bool]:

@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import gc
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import cai_dlpack as cd
+import numpy as np
 import pytest
 from cai_conformance import abi, exchange
 
-from conformance.tests.doubles.producers import Dlpack, OwningStream, StreamObject
+from conformance.tests.doubles.hooks import Hook, HookedStream, exchanger
+from conformance.tests.doubles.producers import Cai, Dlpack, OwningStream, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, NBYTES, PER_THREAD, Track
 
 VERSION = (1, 1)
-
-
-class Hook:
-    """What is to happen once, at some point of the code of others."""
-
-    def __init__(self) -> None:
-        self.then: Callable[[], object] | None = None
-
-    def __call__(self) -> None:
-        then, self.then = self.then, None
-        if then:
-            then()
-
-
-class HookedStream(StreamObject):
-    """A stream object that calls a hook as it is read."""
-
-    def __init__(self, handle: int, hook: Hook) -> None:
-        super().__init__(handle)
-        self.hook = hook
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        self.hook()
-        return super().__cuda_stream__()
-
-
-def exchanger(hook: Hook, stream: int, device: tuple[int, int], data: int, **functions: Any) -> Any:
-    """An object of a class with an exchange table, whose work stream calls the hook."""
-
-    def work_stream(_device_type: int, _device_id: int, out: Any) -> int:
-        hook()
-        out[0] = stream
-        return 0
-
-    producer = exchange.Producer(abi.make(device=device, data=data))
-    table = exchange.table(producer, work_stream=exchange.WorkStream(work_stream), **functions)
-    return exchange.make_type(exchange.capsule(table), producer)()
 
 
 class Receiver:
@@ -125,6 +93,53 @@ def test_a_block_that_the_consumers_table_ends_lends_nothing(track: Track) -> No
     assert cd.to(lent, type(receiver.made)) is receiver.made
     hook.then = lambda: block.__exit__(None, None, None)
     check_refusal(refuse(lambda: cd.to(lent, type(receiver.made)), BufferError), "scope-ended", None)
+
+
+#: Routes by which the host reads.
+BY_HOST: dict[str, Callable[[cd.CaiView], object]] = {
+    "a buffer": memoryview,
+    "the array interface": lambda lent: lent.__array_interface__,
+    "an array": np.asarray,
+    "from_dlpack": np.from_dlpack,
+    "to_dlpack": lambda lent: cd.to_dlpack(lent, stream="host"),
+}
+
+
+@pytest.mark.parametrize("name", BY_HOST)
+def test_a_block_that_another_thread_ends_while_the_host_waits_lends_nothing(
+    name: str, track: Track, machine: Machine
+) -> None:
+    view = cd.view(Cai(interface(data=(machine.pinned_memory(NBYTES), False), stream=track.a)))
+    block = view.consume(track.b)
+    lent = block.__enter__()
+    gate = track.control.gate(track.b)
+
+    def end() -> None:
+        time.sleep(0.05)
+        block.__exit__(None, None, None)
+        gate.open()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    check_refusal(refuse(lambda: BY_HOST[name](lent), BufferError), "scope-ended", None)
+    thread.join()
+
+
+def test_the_block_of_a_call_has_ended_in_copies_of_the_context_too(track: Track) -> None:
+    """As a task has one that is made while a library imports."""
+    array, copies = Dlpack(abi.make(device=(abi.CUDA, 0), data=track.data)), list[contextvars.Context]()
+    hook = Hook()
+    view = cd.view(exchanger(hook, track.a, (abi.CUDA, 0), track.data))
+    cd.to(view, "tvm_ffi", stream=track.b)
+
+    def copied() -> None:
+        hook.then = copied
+        copies.append(contextvars.copy_context())
+
+    hook.then = copied
+    cd.to(view, "tvm_ffi", stream=track.b)
+    assert copies
+    assert {copy.run(lambda: cd.from_dlpack(array).stream) for copy in copies} == {LEGACY}
 
 
 # --- another context ----------------------------------------------------------------------------------------
@@ -262,9 +277,13 @@ RENAMED: dict[str, Callable[[cd.CaiView, int], object]] = {
 }
 
 
+@pytest.mark.parametrize("memory", ["device", "pinned"])
 @pytest.mark.parametrize("name", RENAMED)
-def test_a_stream_that_is_named_again_by_its_number_is_kept(name: str, track: Track, machine: Machine) -> None:
-    view = track.view(track.a)
+def test_a_stream_that_is_named_again_by_its_number_is_kept(
+    name: str, memory: str, track: Track, machine: Machine
+) -> None:
+    data = track.data if memory == "device" else machine.pinned_memory(NBYTES)
+    view = cd.view(Cai(interface(data=(data, False), stream=track.a)))
     assert ends_with(lambda stream, handle: RENAMED[name](view.on(stream), handle), track, machine)
 
 

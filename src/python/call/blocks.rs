@@ -33,7 +33,7 @@ pub(crate) struct Entered {
     block: Py<PyAny>,
     /// A [`token`] of the context in which the block was entered.
     token: Mutex<Py<PyAny>>,
-    /// Whether it has ended, though no memory was there to take it out.
+    /// Whether it has ended, and is still there: in a copy of its context, or as there was no memory to take it out.
     is_over: AtomicBool,
 }
 
@@ -146,9 +146,10 @@ pub(crate) fn around<R>(
 ) -> PyResult<R> {
     let entered = enter(block)?;
     let result = body();
-    if let Err(error) = leave(block) {
-        // It ends all the same.
-        entered.get().is_over.store(true, Ordering::Relaxed);
+    let left = leave(block);
+    // In copies of the context, too, and also if there was no memory to take it out.
+    entered.get().is_over.store(true, Ordering::Relaxed);
+    if let Err(error) = left {
         release::drop_now(error);
     }
     result

@@ -382,8 +382,11 @@ impl PyCaiView {
         stream_object: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let this = slf.get();
+        // The same stream goes on to be kept, if the caller has named it by its number.
+        let own = this.stream_object();
+        let own = own.filter(|_| stream_object.is_none() && this.view.ready_number() == stream);
         let rare = Rare {
-            stream_object,
+            stream_object: stream_object.or_else(|| clone(slf.py(), own)),
             producer_object: clone(slf.py(), this.producer_object()),
             scope: this.scope().cloned(),
             recall: None,

@@ -109,6 +109,8 @@ pub(crate) fn array_interface<'py>(
     this.check_scope()?;
     this.follow_by_name(Request::Host)?;
     wait(view)?;
+    // Another thread may have ended its block meanwhile.
+    this.check_alive()?;
     let names = names(py);
     let dict = new_dict(py)?;
     dict.set_item(
@@ -181,6 +183,8 @@ pub(crate) unsafe fn get_buffer(
     check_request(descriptor, flags)?;
     this.prepare_by_name(Request::Host)?;
     wait(this.view())?;
+    // Another thread may have ended its block meanwhile.
+    this.check_alive()?;
     let wants = |flag| flags & flag == flag;
     // A buffer without a shape is one axis of bytes, as `memoryview` has it, and one of no axes has neither array.
     let (has_shape, ndim) = (wants(ffi::PyBUF_ND), descriptor.ndim());

@@ -28,6 +28,9 @@ _PROOF = 32
 #: has just imported it (#2848). Reentrant: an import may collect garbage, which frees.
 _alone = threading.RLock()
 
+#: Buffers whose context is gone, which cuda.core would free on a stream of theirs.
+_abandoned: list[Any] = []
+
 
 def _in_child() -> None:
     """Replaces the lock in a forked child, whose copy another thread of the parent may have held."""
@@ -78,8 +81,9 @@ class Mapped:
         self.buffer, self._held = buffer, held
         self.range = (int(buffer.handle), buffer.size)
         self._driver = driver
-        # cuda.core has imported it in the current context.
+        # cuda.core has imported it in the current context, whose handle may be another one's later.
         _, self._context = driver.cuCtxGetCurrent()
+        self._identity = driver.cuCtxGetId(self._context)
         failed, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
         # Without room for one, the default stream, behind everything.
         self._stream = 0 if failed else stream
@@ -88,23 +92,23 @@ class Mapped:
         """Frees the buffer on a stream of its own, behind nothing: the devices have done what used it. And waits.
 
         A driver counts no imports: another one before the free would be of the same mapping, which the free ends
-        (NVIDIA's bug 5570902).
+        (NVIDIA's bug 5570902). If the context is gone, so is the stream, and the mapping stays.
         """
         from cuda.core import Stream
 
         driver = self._driver
         with _alone, _Relaxed():
-            # Refused if the context is gone; what is popped then would be the caller's.
-            (refused,) = driver.cuCtxPushCurrent(self._context)
+            is_there = driver.cuCtxGetId(self._context) == self._identity
+            if not is_there or driver.cuCtxPushCurrent(self._context)[0]:
+                _abandoned.append(self.buffer)
+                return
             try:
                 self.buffer.close(Stream.from_handle(int(self._stream)))
                 driver.cuStreamSynchronize(self._stream)
                 if self._stream:
                     driver.cuStreamDestroy(self._stream)
             finally:
-                if not refused:
-                    driver.cuCtxPopCurrent()
-        del self._held
+                driver.cuCtxPopCurrent()
 
 
 class _Relaxed:
@@ -193,41 +197,49 @@ class Giver:
         self._key = key
         self._token = secrets.token_bytes(16)
         self._socket: socket.socket | None = None
-        self._descriptor = -1
+        self._process = os.getpid()
 
     def give(self, descriptor: int) -> tuple[bytes, bytes]:
         """Takes over a descriptor; returns what a handle names it by."""
-        self._descriptor = descriptor
         self._socket = socket.socket(socket.AF_UNIX)
         # Linux's abstract names: there is no file to remove, also for a process that is killed.
         address = b"\0cai-dlpack-" + secrets.token_hex(16).encode()
         self._socket.bind(address)
         self._socket.listen()
-        threading.Thread(target=self._serve, args=(self._socket, descriptor), daemon=True).start()
+        # The thread does not keep this, which ends it.
+        proof = _proof(self._key, self._token)
+        threading.Thread(target=_serve, args=(self._socket, descriptor, proof), daemon=True).start()
         return address, self._token
 
-    def _serve(self, listening: socket.socket, descriptor: int) -> None:
-        try:
-            while True:
-                asked, _ = listening.accept()
-                with asked:
-                    asked.settimeout(1)
-                    try:
-                        if hmac.compare_digest(asked.recv(_PROOF, socket.MSG_WAITALL), _proof(self._key, self._token)):
-                            socket.send_fds(asked, [b"\0"], [descriptor])
-                    except OSError:
-                        pass  # It has gone, or says nothing.
-        except OSError:
-            pass  # Closed.
-        finally:
-            os.close(descriptor)
-
     def close(self) -> None:
-        """Gives nothing any more."""
+        """Gives nothing any more. In a forked child that is its parent's affair."""
         if self._socket:
-            # For a forked child's copy of the socket, too.
-            self._socket.shutdown(socket.SHUT_RDWR)
+            if self._process == os.getpid():
+                # For a forked child's copy of the socket, too.
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
+            self._socket = None
+
+    def __del__(self) -> None:
+        """Ends with a block that was never left."""
+        self.close()
+
+
+def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
+    try:
+        while True:
+            asked, _ = listening.accept()
+            with asked:
+                asked.settimeout(1)
+                try:
+                    if hmac.compare_digest(asked.recv(_PROOF, socket.MSG_WAITALL), proof):
+                        socket.send_fds(asked, [b"\0"], [descriptor])
+                except OSError:
+                    pass  # It has gone, or says nothing.
+    except OSError:
+        pass  # Closed.
+    finally:
+        os.close(descriptor)
 
 
 def _proof(key: bytes, token: bytes) -> bytes:
