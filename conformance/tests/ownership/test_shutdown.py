@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.ownership import native
 from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
@@ -362,3 +363,23 @@ def test_the_first_call_of_all_may_be_a_finaliser_s(call: str, interpreter: Inte
     """
     exit_code, printed = interpreter.run(BEFORE, code)
     assert exit_code == 0 and (printed == "DriverError" or printed.endswith("Refusal")), printed
+
+
+OPEN_BLOCK = """
+import cai_dlpack as cd
+from cai_conformance import Sim
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.simulated.machine import Machine
+machine = Machine(Sim())
+machine.set_current(0)
+data = machine.device_memory(64)
+view = cd.view(Cai(interface(data=(data, False), stream=machine.stream())), device_id=0)
+block = view.consume(machine.stream())
+lent = block.__enter__()
+"""
+
+
+def test_a_block_that_is_open_as_the_interpreter_ends_ends_silently() -> None:
+    """No module is left by then to issue the warning with."""
+    done = on_the_simulator(OPEN_BLOCK)
+    assert (done.returncode, done.stderr) == (0, "")

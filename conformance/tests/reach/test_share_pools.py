@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -263,6 +264,31 @@ def test_a_block_that_is_never_left_gives_up_what_it_has(lazy: Machine, resource
     assert eventually(lambda: all(now <= then for now, then in zip(counted(), before, strict=True)))
 
 
+def current_after_an_opening(handle: bytes) -> list[tuple[int, int]]:
+    """The contexts that were current before and after an opening, on threads with and without one."""
+    machine, found = other.machine(), list[tuple[int, int]]()
+    other.stream()
+
+    def opens(context: int) -> None:
+        machine.enter(context)
+        cd.open(handle, stream=1)
+        found.append((context, machine.current()))
+
+    for context in (0, machine.context(0), machine.context(1), machine.create_context(0)):
+        thread = threading.Thread(target=opens, args=(context,))
+        thread.start()
+        thread.join()
+    assert other.owners(0) == 0
+    return found
+
+
+def test_what_is_current_stays_as_a_buffer_is_opened(lazy: Machine, resource: DeviceMemoryResource) -> None:
+    with Other() as there, cd.share(pending(lazy, pools.allocated(resource))) as handle:
+        found = there(current_after_an_opening, bytes(handle))
+    assert len(found) == 4
+    assert all(before == after for before, after in found)
+
+
 def calls_after_the_end_of_its_context(handle: bytes) -> tuple[int, list[int]]:
     """Opens a handle in a context that ends, and drops the view beside streams that may have the handles of dead ones.
 
@@ -323,6 +349,20 @@ def test_an_exporter_that_ends_the_share_while_it_is_opened_is_refused_by_rule(
 
 
 # --- trust ---
+
+
+def test_another_user_who_connects_and_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Abstract sockets have no permissions: here the connections are this user's, and the giver is another's."""
+    giver = _pools.Giver(b"key")
+    address, _ = giver.give(os.open(os.devnull, os.O_RDONLY))
+    try:
+        with socket.socket(socket.AF_UNIX) as silent:
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            silent.settimeout(0.5)
+            silent.connect(address)
+            assert silent.recv(1) == b""
+    finally:
+        giver.close()
 
 
 def test_nothing_is_unpickled_before_the_tag_is_checked(

@@ -222,10 +222,11 @@ class Program:
         self.machine.set_current(0)
         self.machine.finish()
         gc.collect()
-        # The memory of a copy ends on a thread of the library's.
+        # The memory of a copy ends on a thread of the library's, which marks its stream, perhaps only now.
         end = time.monotonic() + SECONDS
         while (left := self.left(before)) and time.monotonic() < end:
             time.sleep(0.001)
+            self.machine.finish()
         return wrong or left
 
     def left(self, before: int) -> str | None:

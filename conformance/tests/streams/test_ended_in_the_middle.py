@@ -297,12 +297,13 @@ def test_a_block_of_a_number_keeps_what_the_block_around_it_keeps(track: Track, 
     assert ends_with(made, track, machine)
 
 
-@pytest.mark.parametrize("ready", ["everywhere", "there"])
+@pytest.mark.parametrize("ready", ["everywhere", "everywhere, pinned", "there"])
 def test_a_join_lets_go_of_what_it_does_not_keep(ready: str, track: Track, machine: Machine) -> None:
     """At once, and not when PyO3 is next called."""
+    data = machine.pinned_memory(NBYTES) if "pinned" in ready else track.data
 
     def made(stream: Any, _handle: int) -> object:
-        view = track.view(None) if ready == "everywhere" else track.view(track.a).on(stream)
+        view = track.view(track.a).on(stream) if ready == "there" else cd.view(Cai(interface(data=(data, False))))
         return view, cd.join([view], on=stream)
 
     if ready == "there":

@@ -16,10 +16,10 @@ use crate::python::class::awaiting::{Awaitable, coroutine};
 use crate::python::class::scope::Scope;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::new::new_str;
-use crate::python::cpython::release;
 use crate::python::cpython::thread_exit::entries;
 use crate::python::cpython::tracing::Called;
 use crate::python::cpython::warn::{self, Warning};
+use crate::python::cpython::{gil, release};
 use crate::python::shown;
 use crate::python::trace::traced;
 use crate::view::{ConsumeGuard, Consumer, Dropped};
@@ -297,7 +297,10 @@ impl Drop for PyConsume {
 fn warn(py: Python<'_>, end: &Dropped) {
     let text = format!("a consume block was never left; {end}");
     let issued = new_str(py, &text).and_then(|text| warn::warn(py, Warning::Consume, &text));
-    if let Err(error) = issued {
+    if let Err(error) = issued
+        // As the interpreter ends there is no module to issue it any more.
+        && !gil::is_ending()
+    {
         error.write_unraisable(py, None);
     }
 }

@@ -26,6 +26,8 @@ impl PyCaiView {
             // Drops the reference to the stream object if it is not kept.
             return release::dropping(|| Self::ready_there(slf, stream, kept(object)));
         }
+        // What is ready everywhere stays so.
+        let object = object.filter(|_| this.view().ready_number() != Stream::None);
         Self::moved(slf, stream, kept(object))?.into_object(slf.py())
     }
 

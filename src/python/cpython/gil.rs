@@ -167,7 +167,7 @@ impl Interpreter {
 
 /// Whether the interpreter has begun to end: after the functions of `atexit`, and before every other thread that
 /// waits for the GIL is killed. Best effort on any other thread: the end may begin right after the call.
-pub(super) fn is_ending() -> bool {
+pub(crate) fn is_ending() -> bool {
     static IS_FINALIZING: OnceBox<Option<IsFinalizing>> = OnceBox::new();
     // SAFETY: may be called at any time.
     if unsafe { ffi::Py_IsInitialized() } == 0 {

@@ -113,7 +113,10 @@ pub(crate) fn array<'py>(
         }
         None => "asarray",
     };
-    numpy.call_method(new_str(py, function)?, (array,), Some(&arguments))
+    let made = numpy.call_method(new_str(py, function)?, (array,), Some(&arguments))?;
+    // The code of the type may have ended the view's block.
+    this.get().check_alive()?;
+    Ok(made)
 }
 
 /// Returns the unsigned int that NumPy takes by DLPack in place of a type that it does not; `None` if it takes the

@@ -13,6 +13,7 @@ import os
 import pickle
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from multiprocessing import resource_sharer
@@ -62,9 +63,16 @@ def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], G
 
 
 def load(content: bytes, key: bytes, held: object) -> Mapped:
-    """Maps the buffer that another process has dumped."""
+    """Maps the buffer that another process has dumped. What is current stays."""
+    from cuda.bindings import driver
+
+    _, before = driver.cuCtxGetCurrent()
     with _Relaxed():
-        return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
+        try:
+            return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
+        finally:
+            # cuda.core makes the device's context current.
+            driver.cuCtxSetCurrent(before)
 
 
 def _is_of_cuda_core(found: Any) -> bool:
@@ -232,6 +240,9 @@ def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
             with asked:
                 asked.settimeout(1)
                 try:
+                    # Every user may connect, and say nothing.
+                    if _user(asked) != os.geteuid():
+                        continue
                     if hmac.compare_digest(asked.recv(_PROOF, socket.MSG_WAITALL), proof):
                         socket.send_fds(asked, [b"\0"], [descriptor])
                 except OSError:
@@ -240,6 +251,13 @@ def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
         pass  # Closed.
     finally:
         os.close(descriptor)
+
+
+def _user(asked: socket.socket) -> int:
+    """The user of the process at the other end."""
+    credentials = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    return int(user)
 
 
 def _proof(key: bytes, token: bytes) -> bytes:
