@@ -420,31 +420,6 @@ fn a_reader_whose_context_is_gone(#[values(false, true)] is_pending: bool) {
     drop(machine);
 }
 
-/// A thread of the library's asks about an event of that context: a driver would read what has been freed.
-#[test]
-fn the_context_of_a_reader_stays_until_it_is_done() {
-    let machine = machine();
-    let primary = CudaContext::new(0).expect("device 0");
-    let (_, view) = pinned(&primary, Stream::None);
-    let second = CudaContext::new_non_primary(0, 0).expect("a context");
-    let reads = second.new_stream().expect("a stream");
-    let gate = gate(&machine, &reads);
-    let guard = view.typed::<f32>().expect("floats").on(&reads);
-    drop(guard.expect("a guard"));
-    let (stream, context) = (Arc::downgrade(&reads), Arc::downgrade(&second));
-    drop((reads, second));
-    let count = || (stream.strong_count(), context.strong_count());
-    thread::sleep(Duration::from_millis(50));
-    assert!(count().0 > 0 && count().1 > 0, "{:?}", count());
-    gate.open();
-    let late = Instant::now() + Duration::from_secs(20);
-    while count() != (0, 0) {
-        assert!(Instant::now() < late, "{:?}", count());
-        thread::yield_now();
-    }
-    drop(machine);
-}
-
 /// Another thread may note a reader as the process is forked: the child does not wait for what that thread has locked.
 #[test]
 fn a_forked_child_ends_a_guard() {

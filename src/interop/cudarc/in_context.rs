@@ -134,8 +134,7 @@ impl<T: Ends> Drop for InContext<T> {
                     is_again: true,
                 });
                 let begun = keep::Begun::OnStream;
-                let is_over =
-                    keep::by_stream_of(driver, None, (stream, None), &again, device, begun);
+                let is_over = keep::by_stream_of(driver, None, stream, &again, device, begun);
                 // Dropped here it is tried again at once; a driver that refuses for ever would be asked for ever.
                 if is_over && is_again {
                     std::mem::forget(again);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::block::{Block, Memory, Site, Use};
 use super::room::{self, Due};
 use crate::driver::{Driver, DriverError, Event};
-use crate::view::{Kept, Owner};
+use crate::view::Owner;
 
 /// An allocation or an owner, until its last use is over.
 pub(super) struct Held {
@@ -30,9 +30,6 @@ pub(super) struct Owned {
     /// An event of the context of the use, which that waits for: the owner keeps it.
     pub(super) after: Option<Event>,
     pub(super) owner: Owner,
-    /// Keeps the stream that uses it, and so its context: until then a thread of ours asks about an event there, which must not be
-    /// destroyed meanwhile.
-    pub(super) stream: Option<Kept>,
     /// Tells writers that the use goes on ([`readers`](super::readers)).
     #[cfg(feature = "cudarc")]
     pub(super) reader: Arc<()>,
@@ -163,9 +160,6 @@ impl Held {
                 #[cfg(feature = "cudarc")]
                 drop(owned.reader);
                 room::end_owner(owned.owner);
-                if let Some(kept) = owned.stream {
-                    room::end_owner(kept);
-                }
                 None
             }
         }

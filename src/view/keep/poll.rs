@@ -18,7 +18,7 @@ use crate::driver::{
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Kept, Owner, stats};
+use crate::view::{Owner, stats};
 
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
 const SHORT: Duration = Duration::from_micros(50);
@@ -148,14 +148,13 @@ pub(crate) enum Begun {
 /// owner ([`by_graph`](super::by_graph)).
 ///
 /// A thread that finds no memory on `device`, of which the owner's is, waits for the owner; if it is no CUDA device's, one
-/// that finds none on the stream's. `kept` keeps the stream until then.
+/// that finds none on the stream's.
 ///
 /// # Errors
 /// The driver's refusal of a mark. Nothing waits for the stream then.
 pub(crate) fn until_done(
     driver: &'static dyn Driver,
     stream: Stream,
-    kept: Option<Kept>,
     owner: &Owner,
     device: Device,
     #[cfg_attr(
@@ -187,7 +186,6 @@ pub(crate) fn until_done(
             (event, _) => readers::note(&owner, used, event.as_ref(), before_mark),
         },
         owner,
-        stream: kept,
     });
     match event {
         Some(event) => ends(driver, News::Marked(event, vec![held])),
@@ -205,20 +203,20 @@ pub(crate) fn by_stream(
     device: Device,
     begun: Begun,
 ) {
-    by_stream_of(driver, None, (stream, None), owner, device, begun);
+    by_stream_of(driver, None, stream, owner, device, begun);
 }
 
-/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for, and with what keeps the stream.
-/// Returns whether the work of the stream is over.
+/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for. Returns whether the work of the
+/// stream is over.
 pub(crate) fn by_stream_of(
     driver: &'static dyn Driver,
     context: Option<Context>,
-    (stream, kept): (Stream, Option<Kept>),
+    stream: Stream,
     owner: &Owner,
     device: Device,
     begun: Begun,
 ) -> bool {
-    let mark = || until_done(driver, stream, kept.clone(), owner, device, begun);
+    let mark = || until_done(driver, stream, owner, device, begun);
     let Err(first) = mark() else {
         return false;
     };
