@@ -89,8 +89,19 @@ class HookedDlpack(Dlpack):
         return capsule
 
 
-def exchanger(hook: Callable[[], object], stream: int, device: tuple[int, int], data: int, **functions: Any) -> Any:
-    """An object of a class with an exchange table, whose work stream calls the hook."""
+def exchanger(
+    hook: Callable[[], object],
+    stream: int,
+    device: tuple[int, int],
+    data: int,
+    wait: Callable[[int | None, int], object] | None = None,
+    current: Callable[[], int] = int,
+    **functions: Any,
+) -> Any:
+    """An object of a class with an exchange table, whose work stream calls the hook.
+
+    With `wait` its `__dlpack__` is that of `HookedDlpack`, too, which some calls prefer.
+    """
 
     def work_stream(_device_type: int, _device_id: int, out: Any) -> int:
         hook()
@@ -99,4 +110,8 @@ def exchanger(hook: Callable[[], object], stream: int, device: tuple[int, int], 
 
     producer = exchange.Producer(abi.make(device=device, data=data))
     table = exchange.table(producer, work_stream=exchange.WorkStream(work_stream), **functions)
-    return exchange.make_type(exchange.capsule(table), producer)()
+    members: dict[str, Any] = {}
+    if wait is not None:
+        array = HookedDlpack(producer.made, current, wait, hook)
+        members["__dlpack__"] = lambda _self, **keywords: array.__dlpack__(**keywords)
+    return exchange.make_type(exchange.capsule(table), producer, **members)()

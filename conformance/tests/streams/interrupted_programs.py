@@ -131,7 +131,7 @@ class Program:
             tensor = abi.make(device=self.device, data=self.track.data)
             made: Any = HookedDlpack(tensor, self.machine.current, self.order_after, self.hook)
         else:
-            made = exchanger(self.hook, self.at, self.device, self.track.data)
+            made = exchanger(self.hook, self.at, self.device, self.track.data, self.order_after, self.machine.current)
             # A library keeps its current stream.
             self.library = owner
         made.owner = owner
@@ -188,6 +188,7 @@ class Program:
             "view": lambda array, _: Reader(cd.view(array), None),
             "from_dlpack": lambda array, to: Reader(cd.from_dlpack(speaks(array), stream=to), to),
             "from_dlpack, unnamed": lambda array, _: Reader(cd.from_dlpack(speaks(array)), None),
+            "from_dlpack of a view": lambda array, to: Reader(cd.from_dlpack(cd.view(array), stream=to), to),
             "to_dlpack": lambda array, to: Reader(cd.to_dlpack(array, stream=to, max_version=VERSION), to),
             "a copy": lambda array, to: Reader(cd.from_dlpack(cd.view(array), copy=True, stream=to), to),
             "__dlpack__": lambda array, to: Reader(cd.view(array).__dlpack__(stream=to, max_version=VERSION), to),
@@ -301,9 +302,11 @@ class Program:
             self.machine.set_current(0)
             if comes_back:
                 self.track.write(self.at, LATER)
-        self.machine.set_current(0)
-        if self.is_alive(self.at):
-            self.track.wait(self.at)
+        # A missing edge before the reading shows if its stream is run first, one after it if the producer's is.
+        if self.draw.random() < 0.5:
+            self.machine.set_current(0)
+            if self.is_alive(self.at):
+                self.track.wait(self.at)
         self.machine.enter(reading)
         self.track.wait(stream or LEGACY)
         found = self.track.seen()

@@ -283,16 +283,6 @@ impl PyCaiView {
         Ok(self.view.descriptor().check_dlpack()?)
     }
 
-    /// Runs the checks of every export by DLPack, and orders the ready stream after a producer that has moved.
-    ///
-    /// # Errors
-    /// Those of [`check_array`](Self::check_array) and [`follow`](Self::follow).
-    #[inline]
-    pub(crate) fn prepare_array(&self) -> PyResult<()> {
-        self.check_array()?;
-        self.follow()
-    }
-
     /// Runs the check of every use, and orders the ready stream after a producer that has moved.
     ///
     /// # Errors

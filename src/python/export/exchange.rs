@@ -340,24 +340,28 @@ fn default_stream_of(device: Device) -> Stream {
     }
 }
 
-/// Makes a view ready on the caller's work stream; memory of the host for the host.
+/// Makes a view ready on the caller's work stream; memory of the host for the host. The work stream is that of the call's
+/// beginning: the producer's code, which `follow` runs, may enter a block.
 #[inline]
 fn make_ready(view: &Bound<'_, PyCaiView>) -> PyResult<()> {
     let (py, this) = (view.py(), view.get());
-    this.prepare_array()?;
+    this.check_array()?;
     let view = this.view();
-    match Platform::of(view.device()) {
+    let request = match Platform::of(view.device()) {
         // It may be managed memory, which each reader waits for.
-        Some(Platform::Host) => dlpack::order(py, view, Request::Host),
-        _ if blocks::are_open() => make_ready_in_block(py, view),
-        _ => dlpack::order(py, view, Request::Stream(default_stream_of(view.device()))),
-    }
+        Some(Platform::Host) => Request::Host,
+        _ if blocks::are_open() => return make_ready_in_block(py, this),
+        _ => Request::Stream(default_stream_of(view.device())),
+    };
+    this.follow()?;
+    dlpack::order(py, view, request)
 }
 
 #[cold]
-fn make_ready_in_block(py: Python<'_>, view: &CaiView) -> PyResult<()> {
-    let work = work_stream_of(py, view.device())?;
-    dlpack::order(py, view, Request::Stream(work.stream))
+fn make_ready_in_block(py: Python<'_>, this: &PyCaiView) -> PyResult<()> {
+    let work = work_stream_of(py, this.view().device())?;
+    this.follow()?;
+    dlpack::order(py, this.view(), Request::Stream(work.stream))
 }
 
 fn owning(view: &Bound<'_, PyCaiView>) -> PyResult<NonNull<DLManagedTensorVersioned>> {

@@ -228,8 +228,11 @@ pub(crate) fn offer_of_object<'py>(
         true => use_stream::object_of(object.py(), asked)?,
         false => None,
     };
-    // The producer's code may make another context current.
-    let is_placed = asked.is_default() && Platform::of(wanted) == Some(Platform::HostReadable);
+    // The producer's code may make another context current. A view's own asks its producer's table before the order,
+    // which is made in the context that is current then, as it still is when the tensor is claimed.
+    let is_placed = asked.is_default()
+        && Platform::of(wanted) == Some(Platform::HostReadable)
+        && !traits.intersects(Traits::OURS | Traits::ANOTHER_COPY);
     let whose = is_placed.then(defaults_now);
     tracing::mark(|marks| marks.route = Some("dlpack"));
     let called = match traits.intersects(Traits::WANTS_CURRENT) {
