@@ -11,9 +11,11 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner, PresentAs};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
+use rstest::rstest;
 
 use crate::arrays::{Array, array};
-use crate::simulator::{Machine, machine, number, one_event};
+use crate::cudarc_orders::Memory;
+use crate::simulator::{Machine, eventually, machine, number, one_event};
 
 /// Six floats of device 0, written on a stream.
 struct Stage {
@@ -189,6 +191,50 @@ fn a_copy_ends_after_the_stream_that_it_was_made_for() {
         assert!(Instant::now() < late, "it is freed");
         std::thread::yield_now();
     }
+}
+
+/// The constants of the default streams keep nothing, and the memory of a copy ends with its context.
+#[rstest]
+fn a_copy_for_a_default_stream_keeps_its_context(
+    #[values(false, true)] is_primary: bool,
+    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] stream: LiveStream<'_>,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let context = match is_primary {
+        true => CudaContext::new(0),
+        false => CudaContext::new_non_primary(0, 0),
+    };
+    let context = context.expect("a context");
+    let memory = Memory::new(&context, 8);
+    let values = [1.0_f32, 2.0];
+    // SAFETY: 8 bytes on either side.
+    unsafe { cudarc::driver::result::memcpy_htod_sync(memory.address, &values) }.expect("written");
+    let raw = RawTensor::new(memory.address, Device::cuda(0), DType::F32, &[2]);
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    // SAFETY: the owner keeps the memory, and that its context.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(memory)) };
+    let retained = || {
+        let [retained, released] = ["Retain", "Release"]
+            .map(|call| machine.sim.count(&format!("cuDevicePrimaryCtx{call}")));
+        retained - released
+    };
+    let copy = view.copy_on(stream).expect("a copy");
+    assert_eq!(retained(), 2 * u64::from(is_primary));
+    let kept = Arc::downgrade(&context);
+    context.bind_to_thread().expect("current");
+    drop((view, context));
+    match is_primary {
+        true => eventually("the source goes", || kept.strong_count() == 0),
+        false => std::thread::sleep(Duration::from_millis(50)),
+    }
+    assert_eq!(kept.strong_count() > 0, !is_primary);
+    let host = copy.copy_to_host().expect("the memory is there");
+    assert_eq!(floats(&host), values);
+    drop(copy);
+    eventually("all is given back", || {
+        kept.strong_count() == 0 && retained() == 0
+    });
 }
 
 #[test]

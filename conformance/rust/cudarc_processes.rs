@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
 use cai_dlpack::protocol::device::Device;
@@ -21,7 +21,7 @@ use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, result};
 
 use crate::cudarc_orders::Memory;
-use crate::simulator::{Gate, Machine, machine, number};
+use crate::simulator::{Gate, Machine, eventually, machine, number};
 
 const BYTES: usize = 1 << 16;
 const OLD: u8 = 1;
@@ -137,14 +137,6 @@ fn handle_of(text: &str) -> Handle {
     let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect();
     Handle::from_bytes(&bytes, KEY).expect("a handle")
-}
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let late = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < late, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Opens a handle on a stream.

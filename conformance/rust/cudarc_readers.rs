@@ -21,7 +21,7 @@ use crate::cudarc_orders::{Memory, another_context};
 use crate::cudarc_uses::{
     MODES, RELAXED, begin, copied, gate, is_whole, opened_later, read, rule, zeroed,
 };
-use crate::simulator::{Gate, Machine, machine, number};
+use crate::simulator::{Gate, Machine, eventually, machine, number};
 
 /// Four floats that stay to the end of the test.
 fn array(address: u64, device: Device, ready: Stream) -> CaiView {
@@ -417,6 +417,27 @@ fn a_reader_whose_context_is_gone(#[values(false, true)] is_pending: bool) {
         primary.bind_to_thread().expect("current");
         drop(zeroed!(view, &writes));
     }
+    drop(machine);
+}
+
+/// A thread of the library's asks about an event of that context: a driver would read what has been freed.
+#[test]
+fn the_context_of_a_reader_stays_until_it_is_done() {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let (_, view) = pinned(&primary, Stream::None);
+    let second = CudaContext::new_non_primary(0, 0).expect("a context");
+    let reads = second.new_stream().expect("a stream");
+    let gate = gate(&machine, &reads);
+    let guard = view.typed::<f32>().expect("floats").on(&reads);
+    drop(guard.expect("a guard"));
+    let (stream, context) = (Arc::downgrade(&reads), Arc::downgrade(&second));
+    drop((reads, second));
+    let count = || (stream.strong_count(), context.strong_count());
+    thread::sleep(Duration::from_millis(50));
+    assert!(count().0 > 0 && count().1 > 0, "{:?}", count());
+    gate.open();
+    eventually("both go", || count() == (0, 0));
     drop(machine);
 }
 

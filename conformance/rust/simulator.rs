@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use cusim_control::{Call, Live, NotSimulated, Schedule, Sim};
@@ -215,4 +216,13 @@ pub(crate) fn one_event(ready: u64, waiting: u64) -> [(String, u64); 2] {
 /// A stream's number.
 pub(crate) fn number(stream: &CudaStream) -> u64 {
     stream.cu_stream().addr() as u64
+}
+
+/// Waits until something is so that a thread of the library's brings about.
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let late = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < late, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

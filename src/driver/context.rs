@@ -407,12 +407,31 @@ impl<'d> Home<'d> {
 }
 
 impl Drop for Home<'_> {
-    /// Gives a retained primary context back, on the thread that retained it.
+    /// Gives a retained primary context back.
     fn drop(&mut self) {
         if let Some(driver) = self.retained {
             // A failure leaves one count too many; the order itself is made, or its error matters more.
             let _ = driver.primary_context_release(self.ordinal);
         }
+    }
+}
+
+/// A primary context, which is there as long as this.
+pub(crate) struct KeptPrimary(#[expect(dead_code, reason = "held")] Home<'static>);
+
+impl KeptPrimary {
+    /// Retains the current context; `None` if it is not the primary one of its device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn of_current(driver: &'static dyn Driver) -> Result<Option<Self>, DriverError> {
+        let ordinal = driver.current_device()?;
+        if !driver.primary_context_active(ordinal)? {
+            return Ok(None);
+        }
+        let home = Home::primary(driver, ordinal)?;
+        let is_current = driver.current_context()? == Some(home.context);
+        Ok(is_current.then_some(Self(home)))
     }
 }
 

@@ -60,7 +60,8 @@ use crate::view::{
 /// the work, [`finish`](Self::finish) returns the refusal; after a drop cudarc's next call in the context tells it.
 ///
 /// If the producer's stream is unknown, or it works on none, there is no return edge: the owner of the memory is
-/// kept instead until this stream is done; if the stream is being captured then, with what it held before the capture.
+/// kept instead until this stream is done, and so is the stream; if it is being captured then, with what it held before the
+/// capture.
 /// Memory that the host can write (pinned and managed, under any name) is kept so beside every edge, as a host cache
 /// gives it away in the order of no stream.
 /// During a capture of the stream the graph keeps the owner as well, for its launches: from the use of the guard on

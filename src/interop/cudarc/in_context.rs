@@ -11,7 +11,7 @@ use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
 
-/// A slice or a stream, which is dropped in its own context; what is current stays.
+/// A slice or a stream, whose last holder ends it in its own context; what is current stays.
 ///
 /// cudarc frees a slice on its stream without asking which context is current, and if that is a default
 /// stream its number alone means the current context's, or the calling thread's: elsewhere the host waits for
@@ -21,7 +21,7 @@ use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
 /// is done, and is tried again then.
 pub(super) struct InContext<T: Ends> {
     /// `None` once it is being dropped.
-    kept: Option<(T, Arc<CudaContext>)>,
+    kept: Option<Arc<T>>,
     /// The stream that it is freed on, or which it is.
     stream: Stream,
     thread: Option<ThreadId>,
@@ -30,7 +30,10 @@ pub(super) struct InContext<T: Ends> {
 }
 
 /// A value of cudarc's that its drop frees or destroys.
-pub(super) trait Ends: Send + 'static {
+pub(super) trait Ends: Send + Sync + Sized + 'static {
+    /// The context that it is of.
+    fn context(&self) -> &Arc<CudaContext>;
+
     /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, but returns no
     /// refusal, and makes no further wait after one.
     ///
@@ -39,37 +42,31 @@ pub(super) trait Ends: Send + 'static {
     fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
         Ok(())
     }
+}
 
-    /// Whether its drop may call the driver.
-    fn may_end(&self) -> bool {
-        true
+impl Ends for CudaStream {
+    fn context(&self) -> &Arc<CudaContext> {
+        self.context()
     }
 }
 
-/// One that is destroyed in the midst of a capture breaks that.
-impl Ends for Arc<CudaStream> {
-    fn may_end(&self) -> bool {
-        Self::strong_count(self) == 1
+impl<T: Element> Ends for CudaSlice<T> {
+    fn context(&self) -> &Arc<CudaContext> {
+        self.context()
     }
-}
 
-impl<T: Element> Ends for Arc<CudaSlice<T>> {
     fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
-        // One that others hold is not freed.
-        let Some(slice) = Arc::get_mut(self) else {
-            return Ok(());
-        };
-        let stream = Arc::clone(slice.stream());
+        let stream = Arc::clone(self.stream());
         // No use follows, of which the end would tell.
-        std::mem::forget(slice.device_ptr_mut(&stream));
+        std::mem::forget(self.device_ptr_mut(&stream));
         stream.context().check_err()
     }
 }
 
 impl<T: Ends> InContext<T> {
-    pub(super) fn new(value: T, context: &Arc<CudaContext>) -> Self {
+    pub(super) fn new(value: Arc<T>) -> Self {
         Self {
-            kept: Some((value, Arc::clone(context))),
+            kept: Some(value),
             stream: Stream::None,
             thread: None,
             is_again: false,
@@ -83,33 +80,32 @@ impl<T: Ends> InContext<T> {
         self
     }
 
-    pub(super) fn value(&mut self) -> &mut T {
-        let kept = self.kept.as_mut();
-        kept.map(|(value, _)| value)
-            .expect("kept until it is dropped")
+    pub(super) fn value(&mut self) -> &mut Arc<T> {
+        self.kept.as_mut().expect("kept until it is dropped")
     }
 }
 
 impl<T: Ends> Drop for InContext<T> {
     fn drop(&mut self) {
-        let (stream, thread, is_again) = (self.stream, self.thread, self.is_again);
-        let is_elsewhere = is_elsewhere(thread);
-        let Some((mut value, context)) = self.kept.take() else {
+        // One that others hold ends nothing here, neither the context. Nor is an error taken that cudarc has noted there, which
+        // a caller on another thread may ask for at this moment.
+        let Some(mut value) = self.kept.take().and_then(Arc::into_inner) else {
             return;
         };
+        let (stream, thread, is_again) = (self.stream, self.thread, self.is_again);
+        let (is_elsewhere, context) = (is_elsewhere(thread), Arc::clone(value.context()));
         detach(|| {
             if is_elsewhere && wait_for_context(&context, None).is_err() {
                 // Its work may be pending, and what is enqueued here would not come after that.
                 return std::mem::forget(value);
             }
-            within(Arc::clone(&context), |driver| {
+            // The context, too, is given up in there.
+            within(Arc::clone(&context), move |driver| {
                 // Where the context is gone, so is the memory, and the stream that it would be freed on.
                 let Ok(driver) = driver else {
                     return std::mem::forget(value);
                 };
-                if !value.may_end() {
-                    return drop(value);
-                }
+                // One that is destroyed in the midst of a capture breaks that.
                 if !is_captured(driver, stream)
                     // cudarc frees beside captures of others, too.
                     && let Ok(_relaxed) = twice(|| Relaxed::new(driver))
@@ -128,13 +124,14 @@ impl<T: Ends> Drop for InContext<T> {
                 }
                 let device = Device::cuda(context.ordinal() as i32);
                 let again = Owner::new(Self {
-                    kept: Some((value, context)),
+                    kept: Some(Arc::new(value)),
                     stream,
                     thread,
                     is_again: true,
                 });
                 let begun = keep::Begun::OnStream;
-                let is_over = keep::by_stream_of(driver, None, stream, &again, device, begun);
+                let is_over =
+                    keep::by_stream_of(driver, None, (stream, None), &again, device, begun);
                 // Dropped here it is tried again at once; a driver that refuses for ever would be asked for ever.
                 if is_over && is_again {
                     std::mem::forget(again);

@@ -19,19 +19,24 @@ use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 use crate::view::keep::{self, Before, Begun};
-use crate::view::{Owner, detach};
+use crate::view::{Keeper, Owner, detach};
 
 /// Drops a share of `owner` when what `stream` holds now is done. The host waits only if no event can be made, and keeps
 /// the owner for ever if it cannot.
 ///
 /// The work of a stream that is being captured comes later, when the graph is launched, which keeps the owner itself
 /// ([`by_graph`]): this is for what was enqueued before the capture.
-pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, begun: Begun) {
+pub(super) fn until_done(owner: &Owner, device: Device, stream: &Arc<CudaStream>, begun: Begun) {
     // A refusal has kept the owner for ever, and so needs no answer.
     let _ = on_its_own(owner, stream, |driver, number| {
-        let context = context_of(stream.context());
+        let (context, kept) = (context_of(stream.context()), Some(stream.keep()));
         Ok(keep::by_stream_of(
-            driver, context, number, owner, device, begun,
+            driver,
+            context,
+            (number, kept),
+            owner,
+            device,
+            begun,
         ))
     });
 }
@@ -44,17 +49,19 @@ pub(super) fn until_done(owner: &Owner, device: Device, stream: &CudaStream, beg
 pub(super) fn wait_or_keep(
     owner: &Owner,
     device: Device,
-    stream: &CudaStream,
+    stream: &Arc<CudaStream>,
     begun: Begun,
 ) -> Result<bool, DriverError> {
     on_its_own(owner, stream, |driver, number| {
-        let context = context_of(stream.context());
-        match keep::has_waited(driver, number) {
-            Ok(true) => Ok(true),
-            told => match keep::by_stream_of(driver, context, number, owner, device, begun) {
-                true => Ok(true),
-                false => told,
-            },
+        let told = match keep::has_waited(driver, number) {
+            Ok(true) => return Ok(true),
+            told => told,
+        };
+        let (context, kept) = (context_of(stream.context()), Some(stream.keep()));
+        let stream = (number, kept);
+        match keep::by_stream_of(driver, context, stream, owner, device, begun) {
+            true => Ok(true),
+            false => told,
         }
     })
 }

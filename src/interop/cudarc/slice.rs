@@ -363,7 +363,7 @@ fn part<T: Element>(
     let stream = Arc::clone(slice.stream());
     let (ready, context) = (number_of(&stream)?, stream.context());
     // A slice that is refused ends as one that a view has had.
-    let mut owned = InContext::new(slice, context).on(ready);
+    let mut owned = InContext::new(slice).on(ready);
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
         // cudarc may wait for an event from outside of the capture, which would break that.

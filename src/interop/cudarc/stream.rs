@@ -73,7 +73,7 @@ impl Keeper for Arc<CudaStream> {
     }
 
     fn keep(&self) -> Kept {
-        let mut kept = InContext::new(Arc::clone(self), self.context());
+        let mut kept = InContext::new(Arc::clone(self));
         if let number @ Stream::Handle(_) = plain_number(self) {
             kept = kept.on(number);
         }

@@ -352,21 +352,14 @@ impl Copy<'_> {
 
     /// Keeps the source's owner until `stream`, whose context is current, has read it: nothing else orders its end.
     fn keep_source(&mut self, stream: Stream) {
-        match self.staged.take() {
-            Some(block) => keep::by_stream(
-                self.driver,
-                stream,
-                &Owner::new(block),
-                Device::HOST,
-                keep::Begun::OnStream,
-            ),
-            None => keep::by_stream(
-                self.driver,
-                stream,
-                self.view.owner(),
-                self.view.device(),
-                keep::Begun::OnStream,
-            ),
+        let staged = self.staged.take();
+        let keep = |owner: &Owner, device| {
+            let (stream, begun) = ((stream, self.used.kept.clone()), keep::Begun::OnStream);
+            keep::by_stream_of(self.driver, None, stream, owner, device, begun);
+        };
+        match staged {
+            Some(block) => keep(&Owner::new(block), Device::HOST),
+            None => keep(self.view.owner(), self.view.device()),
         }
     }
 

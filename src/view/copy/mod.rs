@@ -23,14 +23,17 @@ mod empty;
 mod host;
 mod made;
 
+use std::sync::Arc;
+
 use self::device::Used;
+use super::live::Keeper;
 use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
-use crate::driver::MemoryKind;
+use crate::driver::{self, ContextGuard, KeptPrimary, MemoryKind};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
 
 impl CaiView {
@@ -43,7 +46,8 @@ impl CaiView {
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
     /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for
-    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner.
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner. For the constants of
+    /// the default streams it keeps their context, if that is a device's primary one, else this view's owner.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
@@ -71,8 +75,37 @@ impl CaiView {
         stream.for_memory(self, |number| {
             let transfer = Transfer::of(self.device(), self.device())?;
             let request = Request::Stream(number);
-            let used = (used.keep(), false);
+            let kept = match used.keep() {
+                None => self.keep_context(number)?,
+                kept => kept,
+            };
+            let used = (kept, false);
             transfer.make_used(self, request, SyncPolicy::Event, used, false)
+        })
+    }
+
+    /// Keeps the context of a default stream, which nothing else keeps: the memory of a copy ends with it. Another one than a
+    /// primary one is kept by what keeps this memory.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    fn keep_context(&self, stream: Stream) -> Result<Option<Kept>, Error> {
+        let has_context = matches!(
+            Platform::of(self.device()),
+            Some(Platform::Cuda | Platform::HostReadable)
+        );
+        if !(has_context && stream.is_default()) {
+            return Ok(None);
+        }
+        let driver = driver::driver()?;
+        detach(|| {
+            let mut current = ContextGuard::of_stream(driver, stream, &self.place())?;
+            let primary = KeptPrimary::of_current(driver)?;
+            current.restore()?;
+            Ok(Some(match primary {
+                Some(primary) => Kept(Arc::new(primary)),
+                None => self.keep(),
+            }))
         })
     }
 

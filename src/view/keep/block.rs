@@ -1,6 +1,7 @@
 //! One allocation for a copy: where it comes from, whom its end waits for, how it is freed.
 
 use std::fmt;
+use std::ops::Deref;
 use std::thread::{self, ThreadId};
 
 use super::room::Due;
@@ -105,6 +106,39 @@ enum Works {
     Anywhere(Option<Home>),
 }
 
+/// A mark that others hang on, and what keeps the stream that it was made on, if the caller's promise does not: whoever asks
+/// about the event asks in the stream's context, which must not be destroyed meanwhile. The event goes before the stream.
+pub(super) struct StreamMark {
+    event: Lease<'static>,
+    _kept: Option<Kept>,
+}
+
+impl StreamMark {
+    pub(super) fn new(event: Lease<'static>, kept: Option<Kept>) -> Self {
+        Self { event, _kept: kept }
+    }
+
+    /// Ends the event, as [`Lease::destroy`] does.
+    pub(super) fn destroy(self) {
+        self.event.destroy();
+    }
+}
+
+/// A mark of a stream that is a call's own, or is kept by what hangs on the mark.
+impl From<Lease<'static>> for StreamMark {
+    fn from(event: Lease<'static>) -> Self {
+        Self::new(event, None)
+    }
+}
+
+impl Deref for StreamMark {
+    type Target = Lease<'static>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.event
+    }
+}
+
 /// Where a use stands.
 pub(super) enum Mark {
     /// Its work so far has this mark.
@@ -202,9 +236,9 @@ impl Use {
 
     /// Marks what the stream holds now, for a call whose own stream it is, and whose context is current; `None` if it is
     /// being captured, or the legacy one beside a capture, or if the driver refuses.
-    pub(super) fn mark_own(&self, driver: &'static dyn Driver) -> Option<Lease<'static>> {
+    pub(super) fn mark_own(&self, driver: &'static dyn Driver) -> Option<StreamMark> {
         let mark = self.home.record(driver, self.stream()?);
-        mark.ok().flatten()
+        mark.ok().flatten().map(StreamMark::from)
     }
 
     /// Marks what the stream, which is kept, holds now; for a thread of ours, whose context changes.

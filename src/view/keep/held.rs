@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::block::{Block, Memory, Site, Use};
 use super::room::{self, Due};
 use crate::driver::{Driver, DriverError, Event};
-use crate::view::Owner;
+use crate::view::{Kept, Owner};
 
 /// An allocation or an owner, until its last use is over.
 pub(super) struct Held {
@@ -30,6 +30,8 @@ pub(super) struct Owned {
     /// An event of the context of the use, which that waits for: the owner keeps it.
     pub(super) after: Option<Event>,
     pub(super) owner: Owner,
+    /// Keeps the stream that uses it, as its [mark](super::block::StreamMark) does: a mark may be lost.
+    pub(super) stream: Option<Kept>,
     /// Tells writers that the use goes on ([`readers`](super::readers)).
     #[cfg(feature = "cudarc")]
     pub(super) reader: Arc<()>,
@@ -159,7 +161,7 @@ impl Held {
             Ends::Owner(owned) => {
                 #[cfg(feature = "cudarc")]
                 drop(owned.reader);
-                room::end_owner(owned.owner);
+                room::end_owner((owned.stream, owned.owner));
                 None
             }
         }

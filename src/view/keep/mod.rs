@@ -69,13 +69,14 @@ mod room;
 
 pub(crate) use block::{Block, Memory, Use};
 pub(crate) use graph::by_graph;
+#[cfg(feature = "cudarc")]
+pub(crate) use poll::has_waited;
 #[cfg(test)]
 pub(crate) use poll::round;
 pub(crate) use poll::{
-    Begun, by_stream, end, end_after, keep_for_ever, mark_own, start_for, wait_for_context,
+    Begun, by_stream, by_stream_of, end, end_after, keep_for_ever, mark_own, start_for,
+    wait_for_context,
 };
-#[cfg(feature = "cudarc")]
-pub(crate) use poll::{by_stream_of, has_waited};
 #[cfg(feature = "cudarc")]
 pub(crate) use readers::{Before, are_there, before_writer};
 #[cfg(feature = "pyo3")]
@@ -125,6 +126,7 @@ impl AfterDevices {
             used: self.used,
             after: self.after,
             owner,
+            stream: None,
             #[cfg(feature = "cudarc")]
             reader: std::sync::Arc::default(),
         };

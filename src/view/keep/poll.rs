@@ -5,20 +5,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::block::{Block, Home, Mark, Memory, Site, Use};
+use super::block::{Block, Home, Mark, Memory, Site, StreamMark, Use};
 use super::free;
 use super::held::{Held, Owned};
 use super::mark::{Markers, PATIENCE};
 #[cfg(feature = "cudarc")]
 use super::readers;
 use super::room;
-use crate::driver::{
-    Context, ContextGuard, Driver, DriverError, Lease, OwnThread, Relaxed, unless_ended,
-};
+use crate::driver::{Context, ContextGuard, Driver, DriverError, OwnThread, Relaxed, unless_ended};
 use crate::process::signals;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::{Owner, stats};
+use crate::view::{Kept, Owner, stats};
 
 /// The pause between two rounds of questions: short after news, doubled up to the long one while there are none.
 const SHORT: Duration = Duration::from_micros(50);
@@ -34,7 +32,7 @@ static KEEPER: OnceLock<Sender<News>> = OnceLock::new();
 
 enum News {
     /// What hangs on an event.
-    Marked(Arc<Lease<'static>>, Vec<Held>),
+    Marked(Arc<StreamMark>, Vec<Held>),
     /// What is to end after what its stream holds, which has no mark yet.
     Unmarked(Held),
     /// The mark of a stream.
@@ -148,13 +146,13 @@ pub(crate) enum Begun {
 /// owner ([`by_graph`](super::by_graph)).
 ///
 /// A thread that finds no memory on `device`, of which the owner's is, waits for the owner; if it is no CUDA device's, one
-/// that finds none on the stream's.
+/// that finds none on the stream's. `kept` keeps the stream as long.
 ///
 /// # Errors
 /// The driver's refusal of a mark. Nothing waits for the stream then.
 pub(crate) fn until_done(
     driver: &'static dyn Driver,
-    stream: Stream,
+    (stream, kept): (Stream, Option<Kept>),
     owner: &Owner,
     device: Device,
     #[cfg_attr(
@@ -167,7 +165,8 @@ pub(crate) fn until_done(
     let before_mark = readers::Moment::next();
     let (used, event) = Use::marked(driver, stream)?;
     let ordinal = driver.current_device()?;
-    let (owner, event) = (owner.share(), event.map(Arc::new));
+    let event = event.map(|event| Arc::new(StreamMark::new(event, kept.clone())));
+    let owner = owner.share();
     let held = Held::owner(Owned {
         driver,
         ordinal,
@@ -186,6 +185,7 @@ pub(crate) fn until_done(
             (event, _) => readers::note(&owner, used, event.as_ref(), before_mark),
         },
         owner,
+        stream: kept,
     });
     match event {
         Some(event) => ends(driver, News::Marked(event, vec![held])),
@@ -203,20 +203,20 @@ pub(crate) fn by_stream(
     device: Device,
     begun: Begun,
 ) {
-    by_stream_of(driver, None, stream, owner, device, begun);
+    by_stream_of(driver, None, (stream, None), owner, device, begun);
 }
 
-/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for. Returns whether the work of the
-/// stream is over.
+/// Like [`by_stream`], for a stream of a context that the caller knows, and need not ask for, and with what keeps the stream.
+/// Returns whether the work of the stream is over.
 pub(crate) fn by_stream_of(
     driver: &'static dyn Driver,
     context: Option<Context>,
-    stream: Stream,
+    (stream, kept): (Stream, Option<Kept>),
     owner: &Owner,
     device: Device,
     begun: Begun,
 ) -> bool {
-    let mark = || until_done(driver, stream, owner, device, begun);
+    let mark = || until_done(driver, (stream, kept.clone()), owner, device, begun);
     let Err(first) = mark() else {
         return false;
     };
@@ -308,7 +308,7 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
             match event {
                 Some(event) => ends(
                     driver,
-                    News::Marked(Arc::new(event), vec![Held::memory(block)]),
+                    News::Marked(Arc::new(event.into()), vec![Held::memory(block)]),
                 ),
                 None => {
                     // What keeps the consumer's stream does not keep this one.
@@ -443,7 +443,7 @@ struct Marking {
 
 /// What hangs on one event.
 struct Waiting {
-    event: Arc<Lease<'static>>,
+    event: Arc<StreamMark>,
     held: Vec<Held>,
     /// The stream that was marked with it for this thread.
     marked: Option<Use>,
@@ -594,7 +594,7 @@ impl Keeper {
         set_stuck(&mut held, matches!(mark, Mark::Later));
         match mark {
             Mark::Event(event) => self.waiting.push(Waiting {
-                event: Arc::new(event),
+                event: Arc::new(event.into()),
                 held,
                 marked: Some(used),
             }),
@@ -647,7 +647,8 @@ fn set_stuck(held: &mut [Held], is_stuck: bool) {
 
 impl Waiting {
     fn end(self) {
-        drop(self.event);
+        // The stream may go with it.
+        room::end_owner(self.event);
         self.held.into_iter().for_each(unused);
     }
 }

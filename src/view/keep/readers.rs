@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::block::Use;
-use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Lease, Relaxed, twice};
+use super::block::{StreamMark, Use};
+use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -53,7 +53,7 @@ struct Reader {
 
 enum Work {
     /// Has a mark after it, which is gone once it has been reached.
-    Marked(Use, Weak<Lease<'static>>, Recorded),
+    Marked(Use, Weak<StreamMark>, Recorded),
     /// Cannot be marked, as its stream was captured.
     Unmarked,
     /// May be in these contexts, of which the driver has told nothing more, or else in this one, and any that is known; the
@@ -111,7 +111,7 @@ fn lock() -> MutexGuard<'static, Readers> {
 pub(super) fn note(
     owner: &Owner,
     used: Use,
-    mark: Option<&Arc<Lease<'static>>>,
+    mark: Option<&Arc<StreamMark>>,
     begun: Moment,
 ) -> Arc<()> {
     let recorded = Recorded {
@@ -160,7 +160,7 @@ impl Of {
 }
 
 /// Forgets a mark that a capture has recorded: it tells nothing of the work before.
-pub(super) fn forget(mark: &Arc<Lease<'static>>) {
+pub(super) fn forget(mark: &Arc<StreamMark>) {
     for reader in lock().of.values_mut().flat_map(|of| &mut of.readers) {
         if matches!(&reader.work, Work::Marked(_, at, _) if Weak::as_ptr(at) == Arc::as_ptr(mark)) {
             reader.work = Work::Unmarked;
@@ -196,7 +196,7 @@ pub(crate) fn are_there(owner: &Owner) -> bool {
 
 /// The readers that a writer has to wait for: nothing has waited yet.
 pub(crate) struct Before {
-    marks: Vec<Arc<Lease<'static>>>,
+    marks: Vec<Arc<StreamMark>>,
     lost: Vec<(Option<Use>, Option<Context>, Weak<()>)>,
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn before_writer(
     Ok(Before { marks, lost })
 }
 
-fn are_reached(driver: &dyn Driver, marks: &[Arc<Lease<'static>>]) -> Result<bool, DriverError> {
+fn are_reached(driver: &dyn Driver, marks: &[Arc<StreamMark>]) -> Result<bool, DriverError> {
     // A capture forbids to ask about events, but in this mode.
     let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
     Ok(marks.iter().all(|mark| mark.query() == Ok(true)))

@@ -69,6 +69,7 @@ fn owner(driver: &'static Script, stream: Stream) -> (Held, Arc<AtomicBool>) {
         used: used(driver, stream),
         after: None,
         owner,
+        stream: None,
         #[cfg(feature = "cudarc")]
         reader: Arc::default(),
     });
@@ -525,7 +526,7 @@ fn an_owner_counts_for_the_device_of_its_memory() {
         let (owner, ended) = telling();
         let _patient = room::PATIENT.read();
         let mut waiter = room::Waiter::new(ordinal);
-        until_done(driver, STREAM, &owner, device, Begun::OnStream).expect("a mark");
+        until_done(driver, (STREAM, None), &owner, device, Begun::OnStream).expect("a mark");
         drop(owner);
         while !ended.load(Ordering::Acquire) {
             thread::yield_now();
@@ -552,7 +553,14 @@ fn an_owners_end_waits_for_no_memory() {
     driver.primary(0, CONTEXT);
     let (refused, ends) = mpsc::channel();
     let owner = Owner::new(Copies(driver, used(driver, STREAM), refused));
-    until_done(driver, STREAM, &owner, Device::cuda(0), Begun::OnStream).expect("a mark");
+    until_done(
+        driver,
+        (STREAM, None),
+        &owner,
+        Device::cuda(0),
+        Begun::OnStream,
+    )
+    .expect("a mark");
     drop(owner);
     let waited = ends.recv_timeout(Duration::from_secs(20));
     assert_eq!(waited, Ok(true));

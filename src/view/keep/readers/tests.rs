@@ -26,7 +26,7 @@ fn owner() -> Owner {
 }
 
 /// A mark on `stream`, and what the keeper holds beside it.
-fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<Lease<'static>>, Arc<()>) {
+fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<StreamMark>, Arc<()>) {
     let (used, drawn) = (Use::new(driver, stream).expect("a context"), Moment::next());
     let mark = Arc::new(used.mark_own(driver).expect("a mark"));
     let kept = note(of, used, Some(&mark), drawn);
