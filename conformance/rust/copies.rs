@@ -10,11 +10,11 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{LiveStream, Owner, PresentAs};
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut};
+use cudarc::driver::sys::CUmemAttach_flags;
+use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut, result};
 use rstest::rstest;
 
 use crate::arrays::{Array, array};
-use crate::cudarc_orders::Memory;
 use crate::simulator::{Machine, eventually, machine, number, one_event};
 
 /// Six floats of device 0, written on a stream.
@@ -193,47 +193,80 @@ fn a_copy_ends_after_the_stream_that_it_was_made_for() {
     }
 }
 
-/// The constants of the default streams keep nothing, and the memory of a copy ends with its context.
+/// Two floats of this kind of memory, which the owner keeps, and its context.
+fn floats_of(kind: DeviceType, context: &Arc<CudaContext>) -> CaiView {
+    context.bind_to_thread().expect("current");
+    let address = match kind {
+        DeviceType::CUDA_HOST => {
+            // SAFETY: a context is current.
+            let host = unsafe { result::malloc_host(8, 0) };
+            host.map(|host| host.addr() as u64)
+        }
+        DeviceType::CUDA_MANAGED => {
+            let attach = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+            // SAFETY: a context is current.
+            unsafe { result::malloc_managed(8, attach) }
+        }
+        // SAFETY: a context is current.
+        _ => unsafe { result::malloc_sync(8) },
+    };
+    let address = address.expect("memory");
+    // SAFETY: 8 bytes on either side.
+    unsafe { result::memcpy_htod_sync(address, &[1.0_f32, 2.0]) }.expect("enqueued");
+    context.synchronize().expect("written");
+    let raw = RawTensor::new(address, Device::new(kind, 0), DType::F32, &[2]);
+    let descriptor = Descriptor::new(&raw).expect("a tensor");
+    let owner = Owner::new(Arc::clone(context));
+    // SAFETY: memory that ends with its context, which the owner keeps.
+    unsafe { CaiView::new(descriptor, Stream::None, owner) }
+}
+
+/// The memory of a copy ends with a context, which safe code may let go of: its own, the copied memory's, or the stream's.
 #[rstest]
-fn a_copy_for_a_default_stream_keeps_its_context(
+fn a_copy_keeps_what_its_memory_ends_with(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
     #[values(false, true)] is_primary: bool,
-    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] stream: LiveStream<'_>,
+    #[values("1", "2", "none", "a handle")] on: &str,
 ) {
     let machine = machine();
     machine.log_every_thread();
-    let context = match is_primary {
-        true => CudaContext::new(0),
-        false => CudaContext::new_non_primary(0, 0),
+    let context = |is_primary| match is_primary {
+        true => CudaContext::new(0).expect("device 0"),
+        false => CudaContext::new_non_primary(0, 0).expect("a context"),
     };
-    let context = context.expect("a context");
-    let memory = Memory::new(&context, 8);
-    let values = [1.0_f32, 2.0];
-    // SAFETY: 8 bytes on either side.
-    unsafe { cudarc::driver::result::memcpy_htod_sync(memory.address, &values) }.expect("written");
-    let raw = RawTensor::new(memory.address, Device::cuda(0), DType::F32, &[2]);
-    let descriptor = Descriptor::new(&raw).expect("a tensor");
-    // SAFETY: the owner keeps the memory, and that its context.
-    let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(memory)) };
-    let retained = || {
-        let [retained, released] = ["Retain", "Release"]
-            .map(|call| machine.sim.count(&format!("cuDevicePrimaryCtx{call}")));
-        retained - released
+    let (home, other) = (context(is_primary), context(!is_primary));
+    let stream = other.new_stream().expect("a stream");
+    let view = floats_of(kind, &home);
+    let copy = match on {
+        "1" => view.copy_on(LiveStream::LEGACY_DEFAULT),
+        "2" => view.copy_on(LiveStream::PER_THREAD_DEFAULT),
+        "none" => view.copy_on(LiveStream::NONE),
+        _ => view.copy_on(&stream),
     };
-    let copy = view.copy_on(stream).expect("a copy");
-    assert_eq!(retained(), 2 * u64::from(is_primary));
-    let kept = Arc::downgrade(&context);
-    context.bind_to_thread().expect("current");
-    drop((view, context));
-    match is_primary {
-        true => eventually("the source goes", || kept.strong_count() == 0),
-        false => std::thread::sleep(Duration::from_millis(50)),
+    let copy = copy.expect("a copy");
+    let contexts = [&home, &other].map(Arc::downgrade);
+    home.synchronize().expect("done");
+    other.synchronize().expect("done");
+    drop((view, home));
+    if on == "a handle" {
+        other.bind_to_thread().expect("current");
+        drop((stream, other));
+    } else {
+        other.bind_to_thread().expect("current");
     }
-    assert_eq!(kept.strong_count() > 0, !is_primary);
-    let host = copy.copy_to_host().expect("the memory is there");
-    assert_eq!(floats(&host), values);
+    std::thread::sleep(Duration::from_millis(30));
+    let address = copy.descriptor().data();
+    let bytes = machine.sim.peek(address, 8).expect("the memory is there");
+    assert_eq!(bytes, [0, 0, 128, 63, 0, 0, 0, 64]);
+    assert_eq!(floats(&copy.copy_to_host().expect("a copy")), [1.0, 2.0]);
     drop(copy);
+    let count = |call| machine.sim.count(&format!("cuDevicePrimaryCtx{call}"));
     eventually("all is given back", || {
-        kept.strong_count() == 0 && retained() == 0
+        let alive = contexts
+            .each_ref()
+            .map(|context| context.strong_count() > 0);
+        let held = u64::from(alive[usize::from(!is_primary)]);
+        !alive[0] && count("Retain") == count("Release") + held
     });
 }
 

@@ -14,6 +14,7 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::Owner;
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, result};
+use cusim_control::Call;
 use rstest::rstest;
 
 use crate::cudarc_guard::{Stage, stream};
@@ -424,9 +425,11 @@ fn a_reader_whose_context_is_gone(#[values(false, true)] is_pending: bool) {
 #[test]
 fn the_context_of_a_reader_stays_until_it_is_done() {
     let machine = machine();
+    machine.log_every_thread();
     let primary = CudaContext::new(0).expect("device 0");
     let (_, view) = pinned(&primary, Stream::None);
     let second = CudaContext::new_non_primary(0, 0).expect("a context");
+    let handle = second.cu_ctx().addr() as u64;
     let reads = second.new_stream().expect("a stream");
     let gate = gate(&machine, &reads);
     let guard = view.typed::<f32>().expect("floats").on(&reads);
@@ -438,7 +441,36 @@ fn the_context_of_a_reader_stays_until_it_is_done() {
     assert!(count().0 > 0 && count().1 > 0, "{:?}", count());
     gate.open();
     eventually("both go", || count() == (0, 0));
+    // Nobody names it any more, the thread that has destroyed it neither.
+    thread::sleep(Duration::from_millis(20));
+    let calls = machine.sim.calls();
+    let destroyed = calls.iter().position(|call| call.name() == "cuCtxDestroy");
+    let later = &calls[destroyed.expect("destroyed") + 1..];
+    let names = |call: &&Call| call.arguments.iter().any(|(_, given)| *given == handle);
+    assert_eq!(later.iter().find(names).map(Call::name), None);
     drop(machine);
+}
+
+/// Of which the driver has told nothing: a writer asks about its context.
+#[test]
+fn a_lost_reader_keeps_its_context() {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let (_, mut view) = pinned(&primary, Stream::None);
+    let second = CudaContext::new_non_primary(0, 0).expect("a context");
+    let reads = second.new_stream().expect("a stream");
+    let writes = primary.new_stream().expect("a stream");
+    let guard = view.typed::<f32>().expect("floats").on(&reads);
+    (1..9).for_each(|nth| machine.sim.fault("cuStreamIsCapturing", nth, 999));
+    drop(guard.expect("a guard"));
+    machine.sim.clear_faults();
+    // The refusals are noted there.
+    let _ = second.check_err();
+    let context = Arc::downgrade(&second);
+    drop((reads, second));
+    primary.bind_to_thread().expect("current");
+    drop(zeroed!(view, &writes));
+    assert!(context.strong_count() > 0);
 }
 
 /// Another thread may note a reader as the process is forked: the child does not wait for what that thread has locked.

@@ -285,6 +285,26 @@ fn freed_in_its_own_context_whatever_is_current() {
     );
 }
 
+/// cudarc destroys it, and with it takes it off the thread.
+#[test]
+fn a_context_that_ends_with_a_slice_is_current_no_more() {
+    let _machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    primary.bind_to_thread().expect("current");
+    let before = cudarc::driver::result::ctx::get_current().expect("a context");
+    let second = CudaContext::new_non_primary(0, 0).expect("a context");
+    let slice = second
+        .new_stream()
+        .and_then(|stream| stream.alloc_zeros::<f32>(4));
+    let view = CaiView::from_cudarc(slice.expect("memory"), [4]).expect("a view");
+    drop(second);
+    drop(view);
+    assert_eq!(
+        cudarc::driver::result::ctx::get_current().expect("a context"),
+        before
+    );
+}
+
 #[test]
 fn freed_on_a_thread_without_a_context() {
     let machine = machine();

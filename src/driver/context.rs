@@ -417,21 +417,31 @@ impl Drop for Home<'_> {
 }
 
 /// A primary context, which is there as long as this.
-pub(crate) struct KeptPrimary(#[expect(dead_code, reason = "held")] Home<'static>);
+pub(crate) struct KeptPrimary(Home<'static>);
 
 impl KeptPrimary {
+    /// Retains that of a device; `None` if it is not active.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn of_device(
+        driver: &'static dyn Driver,
+        ordinal: i32,
+    ) -> Result<Option<Self>, DriverError> {
+        match driver.primary_context_active(ordinal)? {
+            true => Ok(Some(Self(Home::primary(driver, ordinal)?))),
+            false => Ok(None),
+        }
+    }
+
     /// Retains the current context; `None` if it is not the primary one of its device.
     ///
     /// # Errors
     /// The driver's.
     pub(crate) fn of_current(driver: &'static dyn Driver) -> Result<Option<Self>, DriverError> {
-        let ordinal = driver.current_device()?;
-        if !driver.primary_context_active(ordinal)? {
-            return Ok(None);
-        }
-        let home = Home::primary(driver, ordinal)?;
-        let is_current = driver.current_context()? == Some(home.context);
-        Ok(is_current.then_some(Self(home)))
+        let kept = Self::of_device(driver, driver.current_device()?)?;
+        let current = driver.current_context()?;
+        Ok(kept.filter(|kept| current == Some(kept.0.context)))
     }
 }
 

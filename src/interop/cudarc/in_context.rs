@@ -162,16 +162,37 @@ pub(super) fn within<R>(
         Ok(driver) => driver,
         Err(absent) => return body(Err(absent)),
     };
-    let _before = twice(|| ContextGuard::around(driver)).ok();
+    let before = twice(|| ContextGuard::around(driver)).ok();
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
     let own = || driver.set_current_context(context_of(&context));
     let result = body(twice(own).map(|()| driver));
     context.record_err(noted);
+    let own = context_of(&context);
     // The last one to give it up makes it current once more: that comes before the guard's end.
-    drop(context);
+    if let Some(last) = Arc::into_inner(context) {
+        let is_primary = is_primary(driver, &last);
+        drop(last);
+        // A context that has just been destroyed is current no more, nor should it be.
+        if !is_primary
+            && before
+                .as_ref()
+                .is_some_and(|before| before.original() == own)
+        {
+            std::mem::forget(before);
+        }
+    }
     result
+}
+
+/// Whether cudarc gives a context back when it ends; else it destroys it. A driver that does not tell has given none away.
+fn is_primary(driver: &dyn Driver, context: &CudaContext) -> bool {
+    let ask = |own| {
+        let id = driver.context_id(own)?;
+        driver::is_primary(driver, context.ordinal() as i32, (own, id))
+    };
+    context_of(context).is_some_and(|own| twice(|| ask(own)).unwrap_or(true))
 }
 
 /// Calls cudarc as if it had noted no error, which it would tell instead of doing anything; returns what it notes itself.
@@ -202,8 +223,15 @@ pub(super) fn wait_for_context(
             Err(refused) => Err(refused),
         };
         if let (Err(_), Some(owner)) = (&waited, owner) {
-            keep::keep_for_ever(owner, context_of(context));
+            keep_for_ever(owner, context);
         }
         waited
     })
+}
+
+/// Keeps a share of `owner` for ever, as the driver tells nothing of the work in a context, and the context, about which writers
+/// ask.
+pub(super) fn keep_for_ever(owner: &Owner, context: &Arc<CudaContext>) {
+    keep::keep_for_ever(owner, context_of(context));
+    std::mem::forget(Arc::clone(context));
 }

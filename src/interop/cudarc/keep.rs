@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::in_context::{context_of, within};
+use super::in_context::{context_of, keep_for_ever, within};
 use super::stream::plain_number;
 use crate::driver::{self, Driver, DriverError};
 use crate::error::Error;
@@ -113,7 +113,7 @@ fn on_its_own(
         Ok(driver) => body(driver, plain_number(stream)),
         Err(error) if error.is_end_of_context() => Ok(true),
         Err(refused) => {
-            keep::keep_for_ever(owner, context_of(stream.context()));
+            keep_for_ever(owner, stream.context());
             Err(refused)
         }
     })
@@ -134,7 +134,7 @@ pub(super) fn by_graph(stream: &CudaStream, number: Stream, owner: &Owner, kept_
             Ok(kept) => kept,
             Err(error) if error.is_end_of_context() => 0,
             Err(_) => {
-                keep::keep_for_ever(owner, context_of(stream.context()));
+                keep_for_ever(owner, stream.context());
                 0
             }
         }

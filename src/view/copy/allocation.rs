@@ -55,6 +55,11 @@ impl Allocation {
         self.pointer
     }
 
+    /// Whether it is of the pool of a device.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.block.as_ref().is_some_and(Block::is_pooled)
+    }
+
     /// Whether the stream that writes to it is known to be one of its device.
     pub(super) fn is_at_home(&self) -> bool {
         self.block.as_ref().is_some_and(Block::is_at_home)

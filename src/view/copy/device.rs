@@ -1,12 +1,13 @@
 //! Copies to memory of a device, managed and pinned memory: of the same kind, or to another device.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::made::view_of;
 use crate::driver::{
-    self, Context, ContextGuard, CopyPlan, Driver, DriverError, Place, PrivateStream,
+    self, Context, ContextGuard, CopyPlan, Driver, DriverError, KeptPrimary, Place, PrivateStream,
 };
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
@@ -14,6 +15,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
 use crate::view::keep::{self, Use};
+use crate::view::live::Keeper;
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
 
@@ -115,6 +117,8 @@ fn stage(view: &CaiView, plan: &CopyPlan, policy: SyncPolicy) -> Result<HostBloc
 pub(super) struct Used {
     /// What keeps the stream that the copy is made on.
     pub(super) kept: Option<Kept>,
+    /// Whether the copy keeps the context of its memory.
+    pub(super) keeps_home: bool,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
     /// That stream, if the ready one has to wait for it first.
@@ -149,7 +153,7 @@ impl Copy<'_> {
             true => self.allocate_for_any()?,
             false => self.allocate(Use::new(self.driver, stream)?)?,
         };
-        allocation.keep(self.used.kept.clone());
+        allocation.keep(self.kept(&allocation)?);
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;
@@ -246,6 +250,33 @@ impl Copy<'_> {
         let allocation = self.allocate(used)?;
         current.restore()?;
         Ok(allocation)
+    }
+
+    /// Returns what keeps the stream of the copy, and if that is to be kept what the memory ends with: for a pool's the device's
+    /// primary context, else the context of it, a primary one itself, another one by what keeps the source, which is of the same.
+    fn kept(&self, allocation: &Allocation) -> Result<Option<Kept>, Error> {
+        let stream = self.used.kept.clone();
+        if !self.used.keeps_home {
+            return Ok(stream);
+        }
+        let primary = match allocation.is_pooled() {
+            true => KeptPrimary::of_device(self.driver, self.device.id)?,
+            false => {
+                let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+                let primary = KeptPrimary::of_current(self.driver)?;
+                current.restore()?;
+                primary
+            }
+        };
+        let home = match primary {
+            Some(primary) => Some(Kept(Arc::new(primary))),
+            None if allocation.is_pooled() => None,
+            None => Some(self.view.keep()),
+        };
+        Ok(match (stream, home) {
+            (Some(stream), Some(home)) => Some(Kept(Arc::new((stream, home)))),
+            (stream, home) => stream.or(home),
+        })
     }
 
     /// Refuses a stream of another device than the copy's; returns its context, which is current.

@@ -23,17 +23,14 @@ mod empty;
 mod host;
 mod made;
 
-use std::sync::Arc;
-
 use self::device::Used;
-use super::live::Keeper;
 use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
-use crate::driver::{self, ContextGuard, KeptPrimary, MemoryKind};
+use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Platform, Request, Stream, SyncPolicy};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
 
 impl CaiView {
@@ -46,8 +43,9 @@ impl CaiView {
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
     /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for
-    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner. For the constants of
-    /// the default streams it keeps their context, if that is a device's primary one, else this view's owner.
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner. It keeps what its
+    /// memory ends with, too: the device's primary context or, for memory that is of another one, this view's owner. A default
+    /// stream that is named by a constant keeps no other context.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
@@ -75,37 +73,8 @@ impl CaiView {
         stream.for_memory(self, |number| {
             let transfer = Transfer::of(self.device(), self.device())?;
             let request = Request::Stream(number);
-            let kept = match used.keep() {
-                None => self.keep_context(number)?,
-                kept => kept,
-            };
-            let used = (kept, false);
+            let used = (used.keep(), false);
             transfer.make_used(self, request, SyncPolicy::Event, used, false)
-        })
-    }
-
-    /// Keeps the context of a default stream, which nothing else keeps: the memory of a copy ends with it. Another one than a
-    /// primary one is kept by what keeps this memory.
-    ///
-    /// # Errors
-    /// The driver's refusal.
-    fn keep_context(&self, stream: Stream) -> Result<Option<Kept>, Error> {
-        let has_context = matches!(
-            Platform::of(self.device()),
-            Some(Platform::Cuda | Platform::HostReadable)
-        );
-        if !(has_context && stream.is_default()) {
-            return Ok(None);
-        }
-        let driver = driver::driver()?;
-        detach(|| {
-            let mut current = ContextGuard::of_stream(driver, stream, &self.place())?;
-            let primary = KeptPrimary::of_current(driver)?;
-            current.restore()?;
-            Ok(Some(match primary {
-                Some(primary) => Kept(Arc::new(primary)),
-                None => self.keep(),
-            }))
         })
     }
 
@@ -233,7 +202,8 @@ impl Transfer {
     }
 
     /// As [`make`](Self::make), on a stream that `kept` keeps alive; for a consumer that may work on others, too, if
-    /// `is_anywhere`. Unless it `follows`, a copy on a stream is after the ready stream alone.
+    /// `is_anywhere`. Unless it `follows`, a copy on a stream is after the ready stream alone, and keeps the context of its memory:
+    /// safe code asks for it, which may let go of that.
     fn make_used(
         self,
         view: &CaiView,
@@ -264,6 +234,7 @@ impl Transfer {
         let used = Used {
             pending: pending.filter(|_| follows),
             kept,
+            keeps_home: !follows,
             moved,
             is_anywhere,
             may_host_write: kind != Some(MemoryKind::Device),

@@ -468,10 +468,15 @@ impl Block {
         self.pointer
     }
 
+    /// Whether it is of the pool of a device.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.memory == Memory::Pool
+    }
+
     /// Whether what uses it next is known to be on its device: a pool's is allocated for streams of that alone, and for no
     /// stream in the memory's context.
     pub(crate) fn is_at_home(&self) -> bool {
-        self.memory == Memory::Pool || self.used.stream().is_none()
+        self.is_pooled() || self.used.stream().is_none()
     }
 
     /// The contexts whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,

@@ -233,6 +233,8 @@ pub(crate) fn by_stream_of(
     let is_over = !is_alive && first.is_end_of_context() && second.is_end_of_context();
     if !is_over {
         keep_for_ever(owner, context);
+        // A writer asks about its context.
+        std::mem::forget(kept);
     }
     is_over
 }
