@@ -226,7 +226,8 @@ fn floats_of(kind: DeviceType, context: &Arc<CudaContext>) -> CaiView {
 fn a_copy_keeps_what_its_memory_ends_with(
     #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
     #[values(false, true)] is_primary: bool,
-    #[values("1", "2", "none", "a handle")] on: &str,
+    #[values("1", "2", "none", "a handle", "a default stream")] on: &str,
+    #[values(false, true)] is_other_current: bool,
 ) {
     let machine = machine();
     machine.log_every_thread();
@@ -235,24 +236,37 @@ fn a_copy_keeps_what_its_memory_ends_with(
         false => CudaContext::new_non_primary(0, 0).expect("a context"),
     };
     let (home, other) = (context(is_primary), context(!is_primary));
-    let stream = other.new_stream().expect("a stream");
+    let stream = match on {
+        "a default stream" => other.per_thread_stream(),
+        _ => other.new_stream().expect("a stream"),
+    };
     let view = floats_of(kind, &home);
+    if is_other_current {
+        other.bind_to_thread().expect("current");
+    }
     let copy = match on {
         "1" => view.copy_on(LiveStream::LEGACY_DEFAULT),
         "2" => view.copy_on(LiveStream::PER_THREAD_DEFAULT),
         "none" => view.copy_on(LiveStream::NONE),
         _ => view.copy_on(&stream),
     };
+    let is_named = !["1", "2"].contains(&on);
+    if on == "a default stream" && (kind == DeviceType::CUDA || is_primary) {
+        // Its number means the memory's own, or a primary context's.
+        return assert_eq!(rule(copy), Rule::StreamDevice);
+    }
+    if is_other_current && is_primary && kind != DeviceType::CUDA && !is_named {
+        // Nothing keeps that context.
+        return assert_eq!(rule(copy), Rule::StreamContext);
+    }
     let copy = copy.expect("a copy");
     let contexts = [&home, &other].map(Arc::downgrade);
     home.synchronize().expect("done");
     other.synchronize().expect("done");
     drop((view, home));
-    if on == "a handle" {
-        other.bind_to_thread().expect("current");
+    other.bind_to_thread().expect("current");
+    if is_other_current {
         drop((stream, other));
-    } else {
-        other.bind_to_thread().expect("current");
     }
     std::thread::sleep(Duration::from_millis(30));
     let address = copy.descriptor().data();
@@ -266,8 +280,11 @@ fn a_copy_keeps_what_its_memory_ends_with(
             .each_ref()
             .map(|context| context.strong_count() > 0);
         let held = u64::from(alive[usize::from(!is_primary)]);
-        !alive[0] && count("Retain") == count("Release") + held
+        alive == [false, !is_other_current] && count("Retain") == count("Release") + held
     });
+    let calls = machine.sim.calls();
+    let refused = calls.iter().find(|call| call.result == Some(709));
+    assert_eq!(refused, None, "a context that was destroyed is named");
 }
 
 #[test]

@@ -201,6 +201,29 @@ fn a_written_view_without_a_producer_is_ready_where_it_was_written() {
     eventually("the stream is let go", || kept.strong_count() == 0);
 }
 
+/// The guard has the last share of a context on whose stream its elements were used.
+#[test]
+fn a_guards_end_changes_nothing_of_what_is_current() {
+    let stage = Stage::new();
+    let view = stage.produced();
+    let guard = view.typed::<f32>().expect("floats").on(&stage.consumer);
+    let mut guard = guard.expect("a guard");
+    let far = CudaContext::new_non_primary(0, 0).and_then(|context| context.new_stream());
+    let far = far.expect("a stream");
+    let context = Arc::downgrade(far.context());
+    let values = far.clone_dtoh(&guard.as_slice().expect("contiguous"));
+    assert_eq!(values.expect("a copy"), [1.0, 2.0, 3.0, 4.0]);
+    drop(far);
+    stage.context.bind_to_thread().expect("current");
+    let before = cudarc::driver::result::ctx::get_current().expect("a context");
+    guard.finish().expect("the end");
+    assert_eq!(context.strong_count(), 0);
+    assert_eq!(
+        cudarc::driver::result::ctx::get_current().expect("a context"),
+        before
+    );
+}
+
 /// A view that a class keeps over many calls does not grow with them, and lets go of the last stream alone.
 #[test]
 fn a_view_that_is_written_again_and_again_keeps_one_stream() {

@@ -305,6 +305,41 @@ fn a_context_that_ends_with_a_slice_is_current_no_more() {
     );
 }
 
+/// The slice is the last that has its context.
+#[rstest]
+fn a_slice_that_is_refused_changes_nothing_of_what_is_current(
+    #[values(0, 1)] ordinal: usize,
+    #[values(false, true)] is_primary: bool,
+    #[values(false, true)] is_of_default: bool,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let current = CudaContext::new(1 - ordinal).expect("another device");
+    let context = match is_primary {
+        true => CudaContext::new(ordinal),
+        false => CudaContext::new_non_primary(ordinal, 0),
+    };
+    let context = context.expect("a context");
+    let stream = match is_of_default {
+        true => context.default_stream(),
+        false => context.new_stream().expect("a stream"),
+    };
+    let slice = stream.alloc_zeros::<f32>(4).expect("memory");
+    current.bind_to_thread().expect("current");
+    let before = cudarc::driver::result::ctx::get_current().expect("a context");
+    let weak = Arc::downgrade(&context);
+    drop((stream, context));
+    assert!(CaiView::from_cudarc(slice, [5]).is_err());
+    assert_eq!(weak.strong_count(), 0);
+    assert_eq!(
+        cudarc::driver::result::ctx::get_current().expect("a context"),
+        before
+    );
+    let freed = machine.sim.calls();
+    let freed = freed.iter().find(|call| call.name() == "cuMemFreeAsync");
+    assert_eq!(freed.and_then(|call| call.result), Some(0));
+}
+
 #[test]
 fn freed_on_a_thread_without_a_context() {
     let machine = machine();

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
-use super::in_context::{context_of, wait_for_context};
+use super::in_context::{context_of, wait_for_context, within};
 use super::keep;
 use super::stream::{check_device, mean_default, number_of};
 use crate::driver::{DriverError, MemoryKind};
@@ -403,8 +403,12 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let (owner, device) = (array.owner(), array.device());
         let is_eager = !matches!(begun, Begun::InCapture(_));
         let mut waited = Ok(());
-        for context in &others {
-            waited = waited.and(detach(|| wait_for_context(context, Some(owner))));
+        for context in others {
+            waited = waited.and(detach(|| {
+                let waited = wait_for_context(&context, Some(owner));
+                // It may be the last share.
+                within(context, |_| waited)
+            }));
         }
         let finished = guard.finish_told();
         let is_in_graph = matches!(finished, Ok((_, true)));

@@ -172,7 +172,8 @@ pub(super) fn within<R>(
     let own = context_of(&context);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
-        let is_primary = is_primary(driver, &last);
+        // A driver that does not tell has taken nothing away.
+        let is_primary = is_primary(driver, &last).unwrap_or(true);
         drop(last);
         // A context that has just been destroyed is current no more, nor should it be.
         if !is_primary
@@ -186,13 +187,14 @@ pub(super) fn within<R>(
     result
 }
 
-/// Whether cudarc gives a context back when it ends; else it destroys it. A driver that does not tell has given none away.
-fn is_primary(driver: &dyn Driver, context: &CudaContext) -> bool {
-    let ask = |own| {
+/// Whether cudarc gives a context back when it ends; else it destroys it. `None` if the driver does not tell.
+fn is_primary(driver: &dyn Driver, context: &CudaContext) -> Option<bool> {
+    let own = context_of(context)?;
+    let ask = || {
         let id = driver.context_id(own)?;
         driver::is_primary(driver, context.ordinal() as i32, (own, id))
     };
-    context_of(context).is_some_and(|own| twice(|| ask(own)).unwrap_or(true))
+    twice(ask).ok()
 }
 
 /// Calls cudarc as if it had noted no error, which it would tell instead of doing anything; returns what it notes itself.
@@ -230,8 +232,10 @@ pub(super) fn wait_for_context(
 }
 
 /// Keeps a share of `owner` for ever, as the driver tells nothing of the work in a context, and the context, about which writers
-/// ask.
+/// ask. A primary one stays where it is.
 pub(super) fn keep_for_ever(owner: &Owner, context: &Arc<CudaContext>) {
     keep::keep_for_ever(owner, context_of(context));
-    std::mem::forget(Arc::clone(context));
+    if !driver::driver().is_ok_and(|driver| is_primary(driver, context) == Some(true)) {
+        std::mem::forget(Arc::clone(context));
+    }
 }

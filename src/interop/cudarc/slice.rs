@@ -360,10 +360,11 @@ fn part<T: Element>(
     shape: &[i64],
     strides: Option<&[i64]>,
 ) -> Result<CaiView, Error> {
-    let stream = Arc::clone(slice.stream());
-    let (ready, context) = (number_of(&stream)?, stream.context());
     // A slice that is refused ends as one that a view has had.
-    let mut owned = InContext::new(slice).on(ready);
+    let mut owned = InContext::new(slice);
+    let stream = Arc::clone(owned.value().stream());
+    let (ready, context) = (number_of(&stream)?, stream.context());
+    owned = owned.on(ready);
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
         // cudarc may wait for an event from outside of the capture, which would break that.

@@ -7,7 +7,8 @@ use super::allocation::{Allocation, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::made::view_of;
 use crate::driver::{
-    self, Context, ContextGuard, CopyPlan, Driver, DriverError, KeptPrimary, Place, PrivateStream,
+    self, Context, ContextGuard, CopyPlan, Defaults, Driver, DriverError, KeptPrimary, Place,
+    PrivateStream,
 };
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
@@ -37,10 +38,17 @@ pub(super) fn copy(
     };
     let driver = driver::driver()?;
     let is_elsewhere = device != view.device();
-    let place = match is_elsewhere {
+    let mut place = match is_elsewhere {
         true => Place::cuda(device.id, 0),
         false => view.place(),
     };
+    if request == Request::Stream(Stream::None) {
+        // The stream is the data's, and not one of the consumer's.
+        place.requested = match view.ready_number() {
+            Stream::None => Defaults::OfMemory,
+            _ => place.ready,
+        };
+    }
     let staged = match view.device().device_type {
         DeviceType::CPU => Some(stage(view, &plan, policy)?),
         _ => None,
@@ -68,6 +76,14 @@ const fn named(ready: Stream) -> Stream {
     match ready {
         Stream::None => Stream::LegacyDefault,
         named => named,
+    }
+}
+
+/// Keeps both.
+fn both(one: Option<Kept>, other: Option<Kept>) -> Option<Kept> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(Kept(Arc::new((one, other)))),
+        (one, other) => one.or(other),
     }
 }
 
@@ -117,8 +133,8 @@ fn stage(view: &CaiView, plan: &CopyPlan, policy: SyncPolicy) -> Result<HostBloc
 pub(super) struct Used {
     /// What keeps the stream that the copy is made on.
     pub(super) kept: Option<Kept>,
-    /// Whether the copy keeps the context of its memory.
-    pub(super) keeps_home: bool,
+    /// Whether the copy keeps the context of its memory, and that of a default stream: safe code may let go of them.
+    pub(super) keeps_contexts: bool,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
     /// That stream, if the ready one has to wait for it first.
@@ -144,6 +160,9 @@ impl Copy<'_> {
             true => self.check_device(stream)?,
             false => None,
         };
+        if self.used.keeps_contexts && stream.is_default() {
+            self.keep_default(stream)?;
+        }
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
         let moved = (self.used.moved, self.used.pending);
         let guard = self
@@ -256,7 +275,7 @@ impl Copy<'_> {
     /// primary context, else the context of it, a primary one itself, another one by what keeps the source, which is of the same.
     fn kept(&self, allocation: &Allocation) -> Result<Option<Kept>, Error> {
         let stream = self.used.kept.clone();
-        if !self.used.keeps_home {
+        if !self.used.keeps_contexts {
             return Ok(stream);
         }
         let primary = match allocation.is_pooled() {
@@ -273,10 +292,31 @@ impl Copy<'_> {
             None if allocation.is_pooled() => None,
             None => Some(self.view.keep()),
         };
-        Ok(match (stream, home) {
-            (Some(stream), Some(home)) => Some(Kept(Arc::new((stream, home)))),
-            (stream, home) => stream.or(home),
-        })
+        Ok(both(stream, home))
+    }
+
+    /// Keeps the context of a default stream, which is current.
+    ///
+    /// # Errors
+    /// `stream-context` for one that nothing can keep: neither a primary one nor that of the source, which keeps its own.
+    fn keep_default(&mut self, stream: Stream) -> Result<(), Error> {
+        if let Some(primary) = KeptPrimary::of_current(self.driver)? {
+            let primary = Some(Kept(Arc::new(primary)));
+            self.used.kept = both(self.used.kept.take(), primary);
+            return Ok(());
+        }
+        let current = self.driver.current_context()?;
+        let mut home = ContextGuard::of_memory(self.driver, &self.place)?;
+        let is_home = self.driver.current_context()? == current;
+        home.restore()?;
+        match is_home {
+            true => Ok(()),
+            false => Err(
+                Violation::new(Rule::StreamContext, Field::Argument("stream"), stream)
+                    .with_hint("of a context that nothing keeps; make a stream there, and pass what keeps it")
+                    .into(),
+            ),
+        }
     }
 
     /// Refuses a stream of another device than the copy's; returns its context, which is current.

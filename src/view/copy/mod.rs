@@ -43,13 +43,15 @@ impl CaiView {
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
     /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for
-    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner. It keeps what its
-    /// memory ends with, too: the device's primary context or, for memory that is of another one, this view's owner. A default
-    /// stream that is named by a constant keeps no other context.
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner, if that stream has a
+    /// handle. It keeps what its memory ends with, too: the device's primary context or, for memory that is of another one, this
+    /// view's owner.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
     /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
+    /// - `stream-context` for a constant that names a default stream of a context which nothing keeps: neither a primary one nor
+    ///   that of the memory.
     /// - `capture-consumer` if `stream` is being captured; `stream-device`; what [`CaiView::consume`] refuses.
     /// - The driver's refusal. What was allocated has been freed.
     ///
@@ -66,15 +68,16 @@ impl CaiView {
     /// ```
     pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let used = match stream.number() {
-            Stream::None => self.ready(),
-            _ => stream,
+        // What keeps a default stream is found with its context.
+        let kept = match (stream.number(), self.ready_number()) {
+            (Stream::None, ready) if ready.is_default() => self.streams.kept().cloned(),
+            (Stream::None, _) => self.ready().keep(),
+            _ => stream.keep(),
         };
         stream.for_memory(self, |number| {
             let transfer = Transfer::of(self.device(), self.device())?;
             let request = Request::Stream(number);
-            let used = (used.keep(), false);
-            transfer.make_used(self, request, SyncPolicy::Event, used, false)
+            transfer.make_used(self, request, SyncPolicy::Event, (kept, false), true)
         })
     }
 
@@ -183,7 +186,7 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        self.make_used(view, request, policy, (None, false), true)
+        self.make_used(view, request, policy, (None, false), false)
     }
 
     /// As [`make`](Self::make), for a consumer that may work on other streams than the one that `request` names, too.
@@ -198,19 +201,18 @@ impl Transfer {
         request: Request,
         policy: SyncPolicy,
     ) -> Result<CaiView, Error> {
-        self.make_used(view, request, policy, (None, true), true)
+        self.make_used(view, request, policy, (None, true), false)
     }
 
     /// As [`make`](Self::make), on a stream that `kept` keeps alive; for a consumer that may work on others, too, if
-    /// `is_anywhere`. Unless it `follows`, a copy on a stream is after the ready stream alone, and keeps the context of its memory:
-    /// safe code asks for it, which may let go of that.
+    /// `is_anywhere`. One that `keeps_contexts` is safe code's: on a stream it is after the ready stream alone.
     fn make_used(
         self,
         view: &CaiView,
         request: Request,
         policy: SyncPolicy,
         (kept, is_anywhere): (Option<Kept>, bool),
-        follows: bool,
+        keeps_contexts: bool,
     ) -> Result<CaiView, Error> {
         let (whole, kind) = Self::whole(view.descriptor())?;
         // With the interpreter's lock, and in the caller's context.
@@ -232,9 +234,9 @@ impl Transfer {
             pending = None;
         }
         let used = Used {
-            pending: pending.filter(|_| follows),
+            pending: pending.filter(|_| !keeps_contexts),
             kept,
-            keeps_home: !follows,
+            keeps_contexts,
             moved,
             is_anywhere,
             may_host_write: kind != Some(MemoryKind::Device),

@@ -234,9 +234,16 @@ pub(crate) fn by_stream_of(
     if !is_over {
         keep_for_ever(owner, context);
         // A writer asks about its context.
-        std::mem::forget(kept);
+        if !is_in_primary(driver).unwrap_or(false) {
+            std::mem::forget(kept);
+        }
     }
     is_over
+}
+
+/// Whether the current context is a primary one, which stays where it is.
+fn is_in_primary(driver: &dyn Driver) -> Result<bool, DriverError> {
+    Use::anywhere(driver, None)?.is_in_primary(driver, driver.current_device()?)
 }
 
 /// Keeps a share of `owner` for ever, as the driver tells nothing of the work that uses it: in the current context, or in this
