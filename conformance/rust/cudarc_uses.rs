@@ -20,7 +20,7 @@ use rstest::rstest;
 
 use crate::cudarc_guard::{Ends, Stage, stream};
 use crate::cudarc_orders::{Memory, another_context};
-use crate::simulator::{Gate, Machine, machine, number};
+use crate::simulator::{Gate, Machine, eventually, machine, number};
 
 const ONES: [f32; 4] = [1.0; 4];
 const ZEROS: [f32; 4] = [0.0; 4];
@@ -571,5 +571,6 @@ fn a_noted_error_refuses_no_guard_on_another_thread() {
         is_over.store(true, Ordering::Relaxed);
         assert!(refused.is_none(), "{refused:?}");
     });
-    assert!(context.check_err().is_err());
+    // While a thread of the library's lets go of a stream it has the error, as cudarc itself has.
+    eventually("the error is told", || context.check_err().is_err());
 }
