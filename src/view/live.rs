@@ -18,7 +18,7 @@ use crate::protocol::stream::Stream;
 /// |---|---|---|
 /// | `&Arc<CudaStream>` (feature `cudarc`) | [`IntoLiveStream`], by which `on`, `consume`, ... take it | the `Arc` |
 /// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner, or what keeps it for the view |
-/// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are always there |
+/// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are there as long as their context, for pinned and managed memory the current one |
 /// | any other | [`LiveStream::new`] | the caller's promise |
 ///
 /// ```

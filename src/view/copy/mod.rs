@@ -50,8 +50,8 @@ impl CaiView {
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
     /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
-    /// - `stream-context` for a constant that names a default stream of a context which nothing keeps: neither a primary one nor
-    ///   that of the memory.
+    /// - `stream-context` for a default stream whose context is neither a primary one nor that of the memory, also if something
+    ///   keeps it.
     /// - `capture-consumer` if `stream` is being captured; `stream-device`; what [`CaiView::consume`] refuses.
     /// - The driver's refusal. What was allocated has been freed.
     ///
