@@ -166,10 +166,10 @@ pub(super) fn within<R>(
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
-    let own = || driver.set_current_context(context_of(&context));
-    let result = body(twice(own).map(|()| driver));
-    context.record_err(noted);
     let own = context_of(&context);
+    let entered = twice(|| driver.set_current_context(own));
+    let result = body(entered.map(|()| driver));
+    context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
         // A driver that does not tell has taken nothing away.
