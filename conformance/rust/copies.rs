@@ -194,7 +194,7 @@ fn a_copy_ends_after_the_stream_that_it_was_made_for() {
 }
 
 /// Two floats of this kind of memory, which the owner keeps, and its context.
-fn floats_of(kind: DeviceType, context: &Arc<CudaContext>) -> CaiView {
+pub(crate) fn floats_of(kind: DeviceType, context: &Arc<CudaContext>) -> CaiView {
     context.bind_to_thread().expect("current");
     let address = match kind {
         DeviceType::CUDA_HOST => {
@@ -256,7 +256,7 @@ fn a_copy_keeps_what_its_memory_ends_with(
         return assert_eq!(rule(copy), Rule::StreamDevice);
     }
     if is_other_current && is_primary && kind != DeviceType::CUDA && !is_named {
-        // Nothing keeps that context.
+        // Nothing is known to keep that context.
         return assert_eq!(rule(copy), Rule::StreamContext);
     }
     let copy = copy.expect("a copy");

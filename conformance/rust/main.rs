@@ -10,6 +10,8 @@ mod cudarc_cached;
 #[cfg(feature = "cudarc")]
 mod cudarc_captures;
 #[cfg(feature = "cudarc")]
+mod cudarc_contexts;
+#[cfg(feature = "cudarc")]
 mod cudarc_edges;
 #[cfg(feature = "cudarc")]
 mod cudarc_graph;

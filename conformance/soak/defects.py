@@ -150,10 +150,7 @@ DEFECTS = (
                 "src/view/mod.rs",
                 """\
     pub fn ready(&self) -> LiveStream<'_> {
-        match self.streams.kept() {
-            None => LiveStream::kept_by(self.ready_number(), self),
-            Some(kept) => LiveStream::kept_by(self.ready_number(), kept),
-        }
+        LiveStream::of_view(self, self.streams.placed_ready())
     }
 """,
                 """\

@@ -434,6 +434,21 @@ impl KeptPrimary {
         }
     }
 
+    /// Retains a context; `None` if it is not the primary one of its device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn of_context(
+        driver: &'static dyn Driver,
+        context: Context,
+    ) -> Result<Option<Self>, DriverError> {
+        let mut there = ContextGuard::new(driver)?;
+        there.switch(context)?;
+        let kept = Self::of_current(driver)?;
+        there.restore()?;
+        Ok(kept)
+    }
+
     /// Retains the current context; `None` if it is not the primary one of its device.
     ///
     /// # Errors

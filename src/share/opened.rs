@@ -37,10 +37,11 @@ impl Handle {
         // SAFETY: this function's contract; the stream lives, and is kept below.
         let mut view = unsafe { self.open_on(stream.number()) }?;
         let ready = view.ready_number();
+        let placed = view.placed(ready);
         if ready != Stream::None
-            && let Some(kept) = stream.keep()
+            && let Some(kept) = stream.keep_for(&view, placed)?
         {
-            view.set_ready_kept(view.placed(ready), Some(kept));
+            view.set_ready_kept(placed, Some(kept));
         }
         Ok(view)
     }

@@ -169,11 +169,18 @@ impl CaiView {
     /// ```
     pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
         let stream = stream.into_live_stream();
-        let consume = |number| self.consume_with(number, SyncPolicy::Event);
-        let mut guard = stream.for_memory(self, consume)?;
-        guard.kept = stream.keep();
-        guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
-        Ok(guard)
+        stream.for_memory(self, |number| {
+            let mut guard = self.consume_kept(number, SyncPolicy::Event, |consumer| {
+                let is_ordered = self.ready_number() != Stream::None
+                    || matches!(consumer.edge, ReturnEdge::Event | ReturnEdge::SameStream);
+                match is_ordered || !number.is_default() {
+                    true => stream.keep_for(self, consumer.placed),
+                    false => Ok(None),
+                }
+            })?;
+            guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
+            Ok(guard)
+        })
     }
 
     pub(crate) fn consume_with(
@@ -181,10 +188,24 @@ impl CaiView {
         stream: Stream,
         policy: SyncPolicy,
     ) -> Result<ConsumeGuard, Error> {
+        self.consume_kept(stream, policy, |_| Ok(None))
+    }
+
+    /// As [`consume_with`](Self::consume_with), on a stream that what `keep` returns keeps alive.
+    fn consume_kept(
+        &self,
+        stream: Stream,
+        policy: SyncPolicy,
+        keep: impl FnOnce(Consumer) -> Result<Option<Kept>, Error>,
+    ) -> Result<ConsumeGuard, Error> {
         // Asked first: the producer's code may make another context current, which is that of a default stream from then on.
         let moved = self.producer_moved()?;
         let consumer = self.consumer(self.placed(stream), moved, policy);
-        self.consume_back(consumer, self.back(consumer)?, self.place())
+        let back = self.back(consumer)?;
+        let kept = keep(consumer)?;
+        let mut guard = self.consume_back(consumer, back, self.place())?;
+        guard.kept = kept;
+        Ok(guard)
     }
 
     /// Like [`consume_with`](Self::consume_with), for work that no capture can hold: `stream` enters none. `moved` is

@@ -41,9 +41,12 @@ impl CaiView {
         // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
-        let number = ready.for_memory(&view, Ok)?;
-        if let Some(kept) = ready.keep() {
-            view.set_ready_kept(view.placed(number), Some(kept));
+        let (placed, kept) = ready.for_memory(&view, |number| {
+            let placed = view.placed(number);
+            Ok((placed, ready.keep_for(&view, placed)?))
+        })?;
+        if let (Some(kept), true) = (kept, placed.stream != Stream::None) {
+            view.set_ready_kept(placed, Some(kept));
         }
         Ok(view)
     }

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::streams::Kept;
+use super::streams::{Kept, Placed};
 use super::{CaiView, with_driver};
-use crate::driver::{Context, twice};
+use crate::driver::{Context, Defaults, twice};
 use crate::error::Error;
 use crate::protocol::stream::Stream;
+
+mod context;
 
 /// A stream that is alive, with what keeps it so. [`Stream`] is its number, which promises nothing.
 ///
@@ -18,8 +20,12 @@ use crate::protocol::stream::Stream;
 /// |---|---|---|
 /// | `&Arc<CudaStream>` (feature `cudarc`) | [`IntoLiveStream`], by which `on`, `consume`, ... take it | the `Arc` |
 /// | of a view | [`CaiView::ready`], [`CaiView::producer`] | the view's owner, or what keeps it for the view |
-/// | [`NONE`](Self::NONE), the two default ones | a constant | nothing: they are there as long as their context, for pinned and managed memory the current one |
+/// | the two default ones | a constant | what keeps their context (below) |
 /// | any other | [`LiveStream::new`] | the caller's promise |
+///
+/// A default stream is one of the memory's context, which the view's owner keeps; for pinned and managed memory, and under the
+/// name of the CPU, of the current one. If that is a primary context, what is made with the stream keeps it. Another one that
+/// is not the memory's is refused by `stream-context` if a constant has named the stream: nothing is known to keep it.
 ///
 /// ```
 #[doc = floats!()]
@@ -34,7 +40,20 @@ use crate::protocol::stream::Stream;
 #[derive(Clone, Copy)]
 pub struct LiveStream<'a> {
     stream: Stream,
-    keeper: Option<&'a (dyn Keeper + 'a)>,
+    kept_by: KeptBy<'a>,
+}
+
+/// What keeps a stream alive, or who promises it.
+#[derive(Clone, Copy)]
+enum KeptBy<'a> {
+    /// The caller's promise; no stream needs none.
+    Promise,
+    /// Nothing but what keeps the context of a default stream.
+    Constant,
+    #[cfg(feature = "cudarc")]
+    Keeper(&'a (dyn Keeper + 'a)),
+    /// The view that names the stream so.
+    View(&'a CaiView, Placed),
 }
 
 /// A stream as the safe functions take it: a [`LiveStream`], or a `&Arc<CudaStream>` (feature `cudarc`).
@@ -88,74 +107,72 @@ pub(crate) fn back_if_refused<R>(
     done
 }
 
-/// What keeps a stream alive.
+/// Keeps a stream of another library alive.
+#[cfg(feature = "cudarc")]
 pub(crate) trait Keeper: Sync {
     /// Checks that the stream's number means this stream to the memory of an array, or makes it mean that.
     ///
     /// # Errors
     /// `stream-device`, or the driver's refusal.
-    fn check(&self, _array: &CaiView) -> Result<Option<Displaced>, Error> {
-        Ok(None)
-    }
+    fn check(&self, array: &CaiView) -> Result<Option<Displaced>, Error>;
 
     /// Returns one more reference to it.
     fn keep(&self) -> Kept;
 }
 
-/// The owner keeps both streams of a view, except for a ready stream that is [`Kept`] beside it.
-impl Keeper for CaiView {
-    fn keep(&self) -> Kept {
-        Kept(Arc::new(self.owner.share()))
-    }
-}
-
-/// Itself, and not the view that holds it: else each view that a stream goes on to would keep the ones before.
-impl Keeper for Kept {
-    fn keep(&self) -> Kept {
-        self.clone()
-    }
-}
-
 impl<'a> LiveStream<'a> {
     /// No stream: the data is ready; the consumer asks for no order.
-    pub const NONE: LiveStream<'static> = LiveStream::always(Stream::None);
+    pub const NONE: LiveStream<'static> = LiveStream {
+        stream: Stream::None,
+        kept_by: KeptBy::Promise,
+    };
     /// The legacy default stream (1).
-    pub const LEGACY_DEFAULT: LiveStream<'static> = LiveStream::always(Stream::LegacyDefault);
+    pub const LEGACY_DEFAULT: LiveStream<'static> = LiveStream {
+        stream: Stream::LegacyDefault,
+        kept_by: KeptBy::Constant,
+    };
     /// The per-thread default stream (2) of the calling thread.
-    pub const PER_THREAD_DEFAULT: LiveStream<'static> =
-        LiveStream::always(Stream::PerThreadDefault);
-
-    const fn always(stream: Stream) -> LiveStream<'static> {
-        LiveStream {
-            stream,
-            keeper: None,
-        }
-    }
+    pub const PER_THREAD_DEFAULT: LiveStream<'static> = LiveStream {
+        stream: Stream::PerThreadDefault,
+        kept_by: KeptBy::Constant,
+    };
 
     /// Promises that a stream is alive, for streams of a library that this one does not know.
     ///
     /// # Safety
-    /// The stream is alive until the last call that this value is passed to has returned, and until the last view, copy
-    /// and guard that was made with it, or that came of one, is gone. (Default streams and [`Stream::None`] need no
-    /// promise.)
+    /// The stream, of a default stream its context, is alive until the last call that this value is passed to has returned,
+    /// and until the last view, copy and guard that was made with it, or that came of one, is gone. ([`Stream::None`] needs
+    /// no promise.)
     ///
     /// ```
     /// use cai_dlpack::protocol::stream::Stream;
     /// use cai_dlpack::view::LiveStream;
     ///
-    /// // SAFETY: 2 needs no promise.
+    /// // SAFETY: of a context that this program never destroys.
     /// let stream = unsafe { LiveStream::new(Stream::from_raw(2)) };
     /// assert_eq!(stream, Stream::PerThreadDefault);
     /// ```
     #[must_use]
     pub const unsafe fn new(stream: Stream) -> LiveStream<'static> {
-        LiveStream::always(stream)
+        LiveStream {
+            stream,
+            kept_by: KeptBy::Promise,
+        }
     }
 
     /// Makes the stream of this number, which `keeper` keeps alive.
+    #[cfg(feature = "cudarc")]
     pub(crate) fn kept_by(stream: Stream, keeper: &'a dyn Keeper) -> Self {
-        let keeper = (stream != Stream::None).then_some(keeper);
-        Self { stream, keeper }
+        let kept_by = KeptBy::Keeper(keeper);
+        Self { stream, kept_by }
+    }
+
+    /// Makes the ready stream, or the producer's, of a view.
+    pub(super) fn of_view(view: &'a CaiView, placed: Placed) -> Self {
+        Self {
+            stream: placed.stream,
+            kept_by: KeptBy::View(view, placed),
+        }
     }
 
     /// Returns the stream's number, which keeps nothing alive.
@@ -167,23 +184,62 @@ impl<'a> LiveStream<'a> {
     /// Calls `body` with the stream's number for work on the memory of an array. If it is refused, what was current is so again.
     ///
     /// # Errors
-    /// `stream-device`, or the driver's refusal; those of `body`.
+    /// `stream-device`, `stream-context`, `stream-thread` if its number means another stream here, or the driver's refusal;
+    /// those of `body`.
     #[inline]
     pub(super) fn for_memory<R>(
         self,
         array: &CaiView,
         body: impl FnOnce(Stream) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let displaced = match self.keeper {
-            Some(keeper) => keeper.check(array)?,
-            None => None,
+        let displaced = match self.kept_by {
+            #[cfg(feature = "cudarc")]
+            KeptBy::Keeper(keeper) => keeper.check(array)?,
+            KeptBy::View(view, placed) if self.stream.is_default() => {
+                context::check_named(array, view, placed)?;
+                None
+            }
+            _ => None,
         };
         back_if_refused(displaced, body(self.stream))
     }
 
-    /// Returns what keeps the stream alive, if that is needed.
-    pub(crate) fn keep(self) -> Option<Kept> {
-        self.keeper.map(Keeper::keep)
+    /// Returns what keeps the stream alive as `array` has [placed](CaiView::placed) it, if that is needed: the array's owner
+    /// keeps the memory's context.
+    ///
+    /// # Errors
+    /// `stream-context` for a default stream of a context that nothing is known to keep, or the driver's refusal.
+    pub(crate) fn keep_for(self, array: &CaiView, placed: Placed) -> Result<Option<Kept>, Error> {
+        match (self.kept_by, placed.whose) {
+            #[cfg(feature = "cudarc")]
+            (KeptBy::Keeper(keeper), _) => Ok(Some(keeper.keep())),
+            (KeptBy::Promise, _) => Ok(None),
+            (KeptBy::View(view, named), _) if !self.stream.is_default() => {
+                Ok((self.stream != Stream::None).then(|| keep_of(view, named)))
+            }
+            (KeptBy::View(view, named), Defaults::Of(context)) => {
+                context::keep(array, context, || Ok(Some(keep_of(view, named))))
+            }
+            (KeptBy::Constant, Defaults::Of(context)) => {
+                context::keep(array, context, || context::refuse(self.stream))
+            }
+            (KeptBy::View(..) | KeptBy::Constant, _) => Ok(None),
+        }
+    }
+}
+
+/// Returns what keeps a stream of a view: its owner, or what is [`Kept`] beside it. That is kept itself, and not the view: else
+/// each view that a stream goes on to would keep the ones before.
+fn keep_of(view: &CaiView, named: Placed) -> Kept {
+    let kept = (view.streams.kept()).filter(|_| view.streams.placed_ready() == named);
+    (kept.cloned()).unwrap_or_else(|| view.keep_owner())
+}
+
+impl CaiView {
+    /// Returns one more reference to the owner, which keeps both streams of the view, but for a ready one that is [`Kept`]
+    /// beside it.
+    pub(super) fn keep_owner(&self) -> Kept {
+        Kept(Arc::new(self.owner.share()))
     }
 }
 

@@ -202,7 +202,8 @@ impl CaiView {
     /// - other code of the host that writes to the elements is not Rust's, or writes by atomic operations of the size of
     ///   the element type's alignment, if this library may be copying them ([`copy_to_host`](Self::copy_to_host),
     ///   [`View::copy_to_vec`]);
-    /// - `ready` is a live stream.
+    /// - `ready` is a live stream; of a default stream, its context is alive: that of the memory or, for pinned and managed
+    ///   memory, the current one.
     ///
     /// ```
     /// use cai_dlpack::CaiView;
@@ -365,7 +366,7 @@ impl CaiView {
     /// keeps the memory until a consumer's stream is done with it.
     ///
     /// # Safety
-    /// - While the owner lives, `producer` is a live stream.
+    /// - While the owner lives, `producer` is a live stream; of a default stream, its context is alive.
     /// - When the owner goes, its memory is freed or used anew only after what `producer` holds by then.
     ///
     /// [`Stream::None`], a producer that works on no stream, needs no promise.
@@ -562,10 +563,7 @@ impl CaiView {
     /// ```
     #[must_use]
     pub fn ready(&self) -> LiveStream<'_> {
-        match self.streams.kept() {
-            None => LiveStream::kept_by(self.ready_number(), self),
-            Some(kept) => LiveStream::kept_by(self.ready_number(), kept),
-        }
+        LiveStream::of_view(self, self.streams.placed_ready())
     }
 
     /// Returns the stream on which the producer goes on working, which lives as long as this view; `None` if it is
@@ -584,8 +582,8 @@ impl CaiView {
     /// ```
     #[must_use]
     pub fn producer(&self) -> Option<LiveStream<'_>> {
-        let producer = self.producer_number();
-        producer.map(|stream| LiveStream::kept_by(stream, self))
+        let producer = self.streams.placed_producer();
+        producer.map(|placed| LiveStream::of_view(self, placed))
     }
 
     /// The number of the stream that a consumer must wait for.

@@ -41,14 +41,15 @@ impl CaiView {
     /// ```
     pub fn on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        let number = stream.for_memory(self, |number| {
-            let ordered = self.order(Request::Stream(number), SyncPolicy::Event);
-            ordered.map(|()| number)
-        })?;
-        if self.ready_number() == Stream::None {
-            return Ok(self.clone());
-        }
-        Ok(self.kept_at(self.placed(number), stream.keep()))
+        stream.for_memory(self, |number| {
+            let placed = self.placed(number);
+            let kept = match self.ready_number() {
+                Stream::None => None,
+                _ => stream.keep_for(self, placed)?,
+            };
+            self.order(Request::Stream(number), SyncPolicy::Event)?;
+            Ok(self.kept_at(placed, kept))
+        })
     }
 
     /// As [`ready_at`](Self::ready_at), for a stream that `kept` keeps alive; unchanged for no stream.

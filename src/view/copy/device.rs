@@ -16,7 +16,6 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Request, Stream, SyncPolicy};
 use crate::protocol::whole::Whole;
 use crate::view::keep::{self, Use};
-use crate::view::live::Keeper;
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
 
@@ -133,7 +132,8 @@ fn stage(view: &CaiView, plan: &CopyPlan, policy: SyncPolicy) -> Result<HostBloc
 pub(super) struct Used {
     /// What keeps the stream that the copy is made on.
     pub(super) kept: Option<Kept>,
-    /// Whether the copy keeps the context of its memory, and that of a default stream: safe code may let go of them.
+    /// Whether the copy keeps the context of its memory, which that of a default stream is if `kept` has none: safe code may let
+    /// go of it.
     pub(super) keeps_contexts: bool,
     /// Where the producer works now ([`CaiView::producer_moved`]).
     pub(super) moved: Option<Placed>,
@@ -160,9 +160,6 @@ impl Copy<'_> {
             true => self.check_device(stream)?,
             false => None,
         };
-        if self.used.keeps_contexts && stream.is_default() {
-            self.keep_default(stream)?;
-        }
         refuse_capture(self.driver, stream, Field::Argument("copy"))?;
         let moved = (self.used.moved, self.used.pending);
         let guard = self
@@ -172,7 +169,8 @@ impl Copy<'_> {
             true => self.allocate_for_any()?,
             false => self.allocate(Use::new(self.driver, stream)?)?,
         };
-        allocation.keep(self.kept(&allocation)?);
+        self.used.kept = self.kept(&allocation)?;
+        allocation.keep(self.used.kept.clone());
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;
@@ -290,33 +288,9 @@ impl Copy<'_> {
         let home = match primary {
             Some(primary) => Some(Kept(Arc::new(primary))),
             None if allocation.is_pooled() => None,
-            None => Some(self.view.keep()),
+            None => Some(self.view.keep_owner()),
         };
         Ok(both(stream, home))
-    }
-
-    /// Keeps the context of a default stream, which is current.
-    ///
-    /// # Errors
-    /// `stream-context` for one that nothing can keep: neither a primary one nor that of the source, which keeps its own.
-    fn keep_default(&mut self, stream: Stream) -> Result<(), Error> {
-        if let Some(primary) = KeptPrimary::of_current(self.driver)? {
-            let primary = Some(Kept(Arc::new(primary)));
-            self.used.kept = both(self.used.kept.take(), primary);
-            return Ok(());
-        }
-        let current = self.driver.current_context()?;
-        let mut home = ContextGuard::of_memory(self.driver, &self.place)?;
-        let is_home = self.driver.current_context()? == current;
-        home.restore()?;
-        match is_home {
-            true => Ok(()),
-            false => Err(
-                Violation::new(Rule::StreamContext, Field::Argument("stream"), stream)
-                    .with_hint("of a context that nothing keeps; make a stream there, and pass what keeps it")
-                    .into(),
-            ),
-        }
     }
 
     /// Refuses a stream of another device than the copy's; returns its context, which is current.

@@ -43,16 +43,13 @@ impl CaiView {
     ///
     /// The memory is freed after what `stream` holds when the last view or tensor of the copy ends; work on
     /// other streams is the caller's to order before that. The copy keeps `stream` alive, and for
-    /// [`LiveStream::NONE`](super::LiveStream::NONE) what keeps the ready stream of this view: its owner, if that stream has a
-    /// handle. It keeps what its memory ends with, too: the device's primary context or, for memory that is of another one, this
+    /// [`LiveStream::NONE`](super::LiveStream::NONE) the ready stream of this view, if that has to be kept. It keeps what its memory ends with, too: the device's primary context or, for memory that is of another one, this
     /// view's owner.
     ///
     /// # Errors
     /// - `copy-refused` for memory of other devices than CUDA's, and for packed elements.
     /// - `pointer-unknown`, `pointer-device`, `out-of-bounds` if the memory is not what the view describes.
-    /// - `stream-context` for a default stream whose context is neither a primary one nor that of the memory, also if something
-    ///   keeps it.
-    /// - `capture-consumer` if `stream` is being captured; `stream-device`; what [`CaiView::consume`] refuses.
+    /// - `capture-consumer` if `stream` is being captured; what [`CaiView::consume`] refuses.
     /// - The driver's refusal. What was allocated has been freed.
     ///
     /// ```
@@ -68,14 +65,13 @@ impl CaiView {
     /// ```
     pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        // What keeps a default stream is found with its context.
-        let kept = match (stream.number(), self.ready_number()) {
-            (Stream::None, ready) if ready.is_default() => self.streams.kept().cloned(),
-            (Stream::None, _) => self.ready().keep(),
-            _ => stream.keep(),
-        };
         stream.for_memory(self, |number| {
             let transfer = Transfer::of(self.device(), self.device())?;
+            let kept = match (transfer, number) {
+                (Transfer::ToHost, _) => None,
+                (_, Stream::None) => self.ready().keep_for(self, self.streams.placed_ready())?,
+                _ => stream.keep_for(self, self.placed(number))?,
+            };
             let request = Request::Stream(number);
             transfer.make_used(self, request, SyncPolicy::Event, (kept, false), true)
         })

@@ -142,13 +142,13 @@ fn a_block_of_ready_data_comes_back_from_the_consumers_own_stream() {
     let _installed = script::install(script);
     let view = view(DeviceType::CUDA_MANAGED, Stream::None).on_producer(HANDLE);
     // Not that of the memory, and not the current one as the block ends.
-    let guard = view.consume(LiveStream::LEGACY_DEFAULT).expect("no order");
+    let guard = view.consume(live(Stream::LegacyDefault)).expect("no order");
     script.current(CONTEXT_A).take_calls();
     guard.finish().expect("the way back");
     let found = contexts(script, CONTEXT_A);
     assert_eq!(found[0], ("cuEventRecord".to_owned(), "0xb".to_owned()));
     script.current(CONTEXT_B);
-    let guard = view.consume(LiveStream::PER_THREAD_DEFAULT);
+    let guard = view.consume(live(Stream::PerThreadDefault));
     let guard = guard.expect("no order");
     script.take_calls();
     let refused = on_another_thread(|| {
@@ -180,7 +180,7 @@ fn one_stream_of_one_context_is_asked_for_and_not_ordered() {
     let _installed = script::install(script);
     let view = view(DeviceType::CUDA_MANAGED, Stream::LegacyDefault);
     script.take_calls();
-    view.on(LiveStream::LEGACY_DEFAULT).expect("nothing to do");
+    view.on(live(Stream::LegacyDefault)).expect("nothing to do");
     assert_eq!(script.take_calls()[0], "cuCtxGetCurrent");
     assert_eq!(script.count("cuEventRecord"), 0);
 }

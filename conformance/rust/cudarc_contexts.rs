@@ -1,0 +1,346 @@
+//! Default streams are of a context: what is made with one keeps it, or is refused, and a number that means another one is.
+
+use std::sync::{Arc, Weak};
+
+use cai_dlpack::protocol::device::DeviceType;
+use cai_dlpack::protocol::rule::Rule;
+use cai_dlpack::protocol::stream::Stream;
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaStream};
+use rstest::rstest;
+
+use crate::copies::floats_of;
+use crate::cudarc_live::Dice;
+use crate::simulator::{Machine, eventually, machine};
+
+const KINDS: [DeviceType; 3] = [
+    DeviceType::CUDA,
+    DeviceType::CUDA_HOST,
+    DeviceType::CUDA_MANAGED,
+];
+
+fn context(is_primary: bool) -> Arc<CudaContext> {
+    let made = match is_primary {
+        true => CudaContext::new(0),
+        false => CudaContext::new_non_primary(0, 0),
+    };
+    made.expect("a context")
+}
+
+/// Two floats, ready on a stream of the memory's context.
+fn pending(kind: DeviceType, home: &Arc<CudaContext>) -> CaiView {
+    let (ready, stream) = (floats_of(kind, home), home.new_stream().expect("a stream"));
+    let tensor = ready.to_dlpack(LiveStream::NONE).expect("a tensor");
+    CaiView::from_dlpack(tensor, &stream).expect("a view")
+}
+
+fn refused<T>(answer: &Result<T, Error>) -> Option<Rule> {
+    match answer {
+        Ok(_) => None,
+        Err(Error::Violation(violation)) => Some(violation.rule()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// No call has named a context, a stream or memory that is gone.
+fn check(machine: &Machine, of: &str) {
+    let is_wrong = |code: u32| [400, 700, 709].contains(&code);
+    let mut calls = machine.sim.calls().into_iter();
+    let wrong = calls.find(|call| call.result.is_some_and(is_wrong));
+    assert_eq!(wrong, None, "{of}");
+    machine.sim.clear();
+}
+
+/// What is made with a constant, used after all contexts but one were let go of.
+#[rstest]
+fn a_constant_keeps_its_context_or_is_refused(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values("of the memory", "primary", "another one")] current: &str,
+    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] named: LiveStream<'_>,
+    #[values("on", "consume", "from_dlpack")] made_by: &str,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(false);
+    let view = pending(kind, &home);
+    let other = match current {
+        "of the memory" => Arc::clone(&home),
+        _ => context(current == "primary"),
+    };
+    other.bind_to_thread().expect("current");
+    machine.sim.clear();
+    let is_refused = kind != DeviceType::CUDA && current == "another one";
+    let expected = is_refused.then_some(Rule::StreamContext);
+    let (mut guard, mut moved) = (None, None);
+    match made_by {
+        "on" => moved = Some(view.on(named)),
+        "consume" => guard = Some(view.consume(named)),
+        _ => {
+            let tensor = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+            moved = Some(CaiView::from_dlpack(tensor, named));
+        }
+    }
+    let answer = moved
+        .as_ref()
+        .and_then(refused)
+        .or(guard.as_ref().and_then(refused));
+    assert_eq!(answer, expected);
+    let asked = machine.sim.calls();
+    if is_refused {
+        let order = ["cuEventRecord", "cuStreamWaitEvent"];
+        assert!(!asked.iter().any(|call| order.contains(&call.name())));
+        let current = CudaContext::new(0).and_then(|primary| primary.bind_to_thread());
+        return current.expect("current");
+    }
+    let whose = Arc::downgrade(&other);
+    let last = context(true);
+    last.bind_to_thread().expect("current");
+    if current != "primary" {
+        drop((home, other));
+    }
+    let to = last.new_stream().expect("a stream");
+    if let Some(Ok(moved)) = &moved {
+        moved.on(&to).expect("an order");
+        assert_eq!(moved.ready(), named);
+    }
+    if let Some(Ok(guard)) = guard {
+        guard.view().on(&to).expect("an order");
+        guard.finish().expect("the way back");
+    }
+    check(&machine, "all are alive");
+    drop((view, moved, to, last));
+    if current != "primary" {
+        eventually("all are let go of", || whose.strong_count() == 0);
+    }
+}
+
+/// The primary context alone is held by what names its default stream: it goes with that.
+#[rstest]
+fn a_primary_context_goes_with_what_names_its_default_stream(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let (home, primary) = (context(false), context(true));
+    let view = pending(kind, &home);
+    primary.bind_to_thread().expect("current");
+    let count = |call| machine.sim.count(&format!("cuDevicePrimaryCtx{call}"));
+    machine.sim.clear();
+    let moved = view.on(LiveStream::LEGACY_DEFAULT).expect("an order");
+    assert_eq!(count("Retain"), count("Release") + 1);
+    let derived = moved.clone();
+    drop(moved);
+    assert_eq!(count("Retain"), count("Release") + 1);
+    drop(derived);
+    assert_eq!(count("Retain"), count("Release"));
+    // That of the memory needs no other keeper, and a call that remembers none neither.
+    home.bind_to_thread().expect("current");
+    machine.sim.clear();
+    drop(view.on(LiveStream::LEGACY_DEFAULT).expect("an order"));
+    primary.bind_to_thread().expect("current");
+    drop(
+        view.to_dlpack(LiveStream::LEGACY_DEFAULT)
+            .expect("a tensor"),
+    );
+    assert_eq!(count("Retain"), count("Release"));
+}
+
+/// A default stream of one view is passed by its number, which may mean another one to another view.
+#[rstest]
+fn a_default_stream_of_a_view_is_that_one_or_is_refused(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST)] kind: DeviceType,
+    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] named: LiveStream<'_>,
+    #[values("there", "elsewhere", "another thread")] used: &str,
+) {
+    let machine = machine();
+    let (home, other) = (context(false), context(true));
+    let at_home = pending(kind, &home).on(named).expect("an order");
+    let view = match used {
+        "there" | "another thread" => pending(kind, &home),
+        _ => pending(kind, &other),
+    };
+    let try_all = || {
+        let ready = at_home.ready();
+        let tensor = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+        [
+            refused(&view.on(ready)),
+            refused(&view.consume(ready)),
+            refused(&view.to_dlpack(ready)),
+            refused(&view.copy_on(ready)),
+            refused(&CaiView::from_dlpack(tensor, ready)),
+        ]
+    };
+    let found = match used {
+        "another thread" => std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                home.bind_to_thread().expect("current");
+                try_all()
+            });
+            there.join().expect("no panic")
+        }),
+        _ => try_all(),
+    };
+    let expected = match (used, named.number()) {
+        ("elsewhere", _) => Some(Rule::StreamContext),
+        ("another thread", Stream::PerThreadDefault) => Some(Rule::StreamThread),
+        _ => None,
+    };
+    assert_eq!(found, [expected; 5]);
+    other.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// What a program has in its hands. The current context is always one of these.
+struct Hands {
+    contexts: Vec<Arc<CudaContext>>,
+    made: Vec<Weak<CudaContext>>,
+    streams: Vec<Arc<CudaStream>>,
+    views: Vec<CaiView>,
+    guards: Vec<ConsumeGuard>,
+    tensors: Vec<DlpackTensor>,
+    refused: usize,
+    kept: usize,
+}
+
+impl Hands {
+    fn new() -> Self {
+        Self {
+            contexts: Vec::new(),
+            made: Vec::new(),
+            streams: Vec::new(),
+            views: Vec::new(),
+            guards: Vec::new(),
+            tensors: Vec::new(),
+            refused: 0,
+            kept: 0,
+        }
+    }
+
+    fn add_context(&mut self, dice: &mut Dice) {
+        let context = context(dice.below(3) == 0);
+        self.made.push(Arc::downgrade(&context));
+        self.streams.push(context.new_stream().expect("a stream"));
+        self.streams.push(match dice.below(2) {
+            0 => context.default_stream(),
+            _ => context.per_thread_stream(),
+        });
+        self.contexts.push(context);
+    }
+
+    /// cudarc makes a context current to destroy it, after which one that is gone may be current.
+    fn bind(&self) {
+        self.contexts[0].bind_to_thread().expect("current");
+    }
+
+    /// Drops all but a context that is alive.
+    fn end(mut self) -> Vec<Weak<CudaContext>> {
+        let last = context(true);
+        self.contexts.insert(0, last);
+        self.bind();
+        while self.contexts.len() > 1 {
+            drop(self.contexts.pop());
+            self.bind();
+        }
+        while !self.streams.is_empty() {
+            drop(self.streams.pop());
+            self.bind();
+        }
+        drop((self.guards, self.views, self.tensors));
+        self.made
+    }
+
+    fn step(&mut self, dice: &mut Dice) {
+        while self.contexts.len() < 2 {
+            self.add_context(dice);
+        }
+        // What a refusal has noted there is told to the next call.
+        self.contexts.iter().for_each(|context| {
+            let _ = context.check_err();
+        });
+        while self.views.len() < 2 {
+            let home = &self.contexts[dice.below(self.contexts.len())];
+            self.views.push(pending(KINDS[dice.below(3)], home));
+        }
+        let current = dice.below(self.contexts.len());
+        self.contexts[current].bind_to_thread().expect("current");
+        let (one, other) = (dice.below(self.views.len()), dice.below(self.views.len()));
+        let to: LiveStream<'_> = match dice.below(10) {
+            0 => LiveStream::NONE,
+            1..=3 => LiveStream::LEGACY_DEFAULT,
+            4 => LiveStream::PER_THREAD_DEFAULT,
+            5 | 6 => self.views[other].ready(),
+            7 => self.views[other].producer().unwrap_or(LiveStream::NONE),
+            _ => match self.streams.is_empty() {
+                true => LiveStream::NONE,
+                false => (&self.streams[dice.below(self.streams.len())]).into_live_stream(),
+            },
+        };
+        let mut made = None;
+        match dice.below(15) {
+            0..=2 => made = Some(self.views[one].on(to)),
+            3 => made = Some(self.views[one].copy_on(to)),
+            4 | 5 => match self.views[one].consume(to) {
+                Ok(guard) => self.guards.push(guard),
+                Err(_) => self.refused += 1,
+            },
+            6 => self.tensors.extend(self.views[one].to_dlpack(to)),
+            7 if !self.tensors.is_empty() => {
+                let tensor = self.tensors.swap_remove(dice.below(self.tensors.len()));
+                made = Some(CaiView::from_dlpack(tensor, to));
+            }
+            8 if !self.guards.is_empty() => {
+                drop(self.guards.swap_remove(dice.below(self.guards.len())));
+            }
+            9 => drop(self.views.swap_remove(one)),
+            10 if !self.streams.is_empty() => {
+                drop(self.streams.swap_remove(dice.below(self.streams.len())));
+            }
+            11 if self.contexts.len() < 4 => self.add_context(dice),
+            _ => {
+                let gone = dice.below(self.contexts.len());
+                let next = (gone + 1) % self.contexts.len();
+                self.contexts[next].bind_to_thread().expect("current");
+                drop(self.contexts.swap_remove(gone));
+            }
+        }
+        match made {
+            Some(Ok(view)) => self.views.push(view),
+            Some(Err(_)) => self.refused += 1,
+            None => {}
+        }
+        self.bind();
+        if self.views.len() > 12 {
+            drop(self.views.swap_remove(dice.below(self.views.len())));
+        }
+        let alive = self.made.iter().filter(|made| made.strong_count() > 0);
+        self.kept += usize::from(alive.count() > self.contexts.len());
+    }
+}
+
+/// Random safe programs of contexts that are made current, used by the numbers of their default streams, and let go of.
+#[test]
+fn no_program_names_a_context_that_is_gone() {
+    let machine = machine();
+    machine.log_every_thread();
+    let (mut refused, mut kept) = (0, 0);
+    for seed in 0..PROGRAMS {
+        let mut dice = Dice(seed);
+        let mut hands = Hands::new();
+        for step in 0..60 {
+            hands.step(&mut dice);
+            check(&machine, &format!("seed {seed}, step {step}"));
+        }
+        (refused, kept) = (refused + hands.refused, kept + hands.kept);
+        let made = hands.end();
+        let alive = || made.iter().any(|made| made.strong_count() > 0);
+        eventually("all are let go of", || !alive());
+        check(&machine, &format!("seed {seed}, the end"));
+    }
+    assert!(
+        refused > 100 && kept > 100,
+        "{refused} refused, {kept} kept"
+    );
+}
+
+const PROGRAMS: u64 = 150;

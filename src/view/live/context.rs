@@ -1,0 +1,90 @@
+//! Default streams by their number: whether that means the stream here, and what keeps its context.
+
+use std::sync::Arc;
+
+use super::super::streams::{Kept, Placed, is_elsewhere};
+use super::super::{CaiView, detach, with_driver};
+use crate::driver::{Context, Defaults, DriverError, KeptPrimary};
+use crate::error::Error;
+use crate::protocol::rule::{Field, Rule, Violation};
+use crate::protocol::stream::Stream;
+
+/// Checks that the number of a default stream of `view`, placed so, means that stream to the memory of `array`.
+///
+/// # Errors
+/// `stream-thread`, `stream-context`, or the driver's refusal.
+#[cold]
+pub(super) fn check_named(array: &CaiView, view: &CaiView, placed: Placed) -> Result<(), Error> {
+    let refused = |rule| Violation::new(rule, Field::Argument("stream"), placed.stream);
+    if is_elsewhere(placed.thread) {
+        let hint = "the view is ready on another thread's; pass a stream with a handle";
+        return Err(refused(Rule::StreamThread).with_hint(hint).into());
+    }
+    let here = array.placed(placed.stream).whose;
+    let named = |view: &CaiView| (view.device(), view.descriptor().data());
+    if here == placed.whose && named(array) == named(view) {
+        return Ok(());
+    }
+    let (theirs, ours) = (context_of(view, placed.whose), context_of(array, here));
+    // Without an answer for both, as without a driver, the order is refused alike, if one is needed.
+    if theirs == ours {
+        return Ok(());
+    }
+    theirs?;
+    ours?;
+    let hint = "its number means that of another context here; pass a stream with a handle";
+    Err(refused(Rule::StreamContext).with_hint(hint).into())
+}
+
+/// Returns the context of a default stream; `None` if nothing uses a device whose primary one it is.
+fn context_of(view: &CaiView, whose: Defaults) -> Result<Option<Context>, DriverError> {
+    match whose {
+        Defaults::Of(context) => Ok(Some(context)),
+        _ => match view.context_by(view.device()) {
+            Err(error) if error.is_loss_of_context() => Ok(None),
+            found => found.map(Some),
+        },
+    }
+}
+
+/// Returns what keeps `context` beside the owner of `array`, which keeps that of the memory: a primary one itself, else `other`.
+///
+/// # Errors
+/// The driver's refusal; those of `other`.
+#[cold]
+pub(super) fn keep(
+    array: &CaiView,
+    context: Context,
+    other: impl FnOnce() -> Result<Option<Kept>, Error>,
+) -> Result<Option<Kept>, Error> {
+    let data = array.descriptor().data();
+    let found = with_driver(|driver| {
+        let is_memorys = data != 0 && driver.pointer_info(data, false)?.context == Some(context);
+        match is_memorys {
+            true => Ok(None),
+            false => KeptPrimary::of_context(driver, context).map(Some),
+        }
+    });
+    match found.map_err(|refused: DriverError| Error::from(refused))? {
+        None => Ok(None),
+        Some(None) => other(),
+        Some(primary) => Ok(Some(Kept(Arc::new(Primary(primary))))),
+    }
+}
+
+/// Refuses a constant for a default stream of a context that nothing is known to keep.
+#[cold]
+pub(super) fn refuse(stream: Stream) -> Result<Option<Kept>, Error> {
+    let refused = Violation::new(Rule::StreamContext, Field::Argument("stream"), stream);
+    let hint = "its context is neither a primary one nor the memory's; pass a stream with a handle";
+    Err(refused.with_hint(hint).into())
+}
+
+/// A primary context, given up without the interpreter's lock.
+struct Primary(Option<KeptPrimary>);
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        detach(|| drop(self.0.take()));
+    }
+}
