@@ -286,7 +286,7 @@ impl Copy<'_> {
             }
         };
         let home = match primary {
-            Some(primary) => Some(Kept(Arc::new(primary))),
+            Some(primary) => Some(Kept::of_primary(primary)),
             None if allocation.is_pooled() => None,
             None => Some(self.view.keep_owner()),
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::streams::{Kept, Placed, is_elsewhere};
 use super::super::{CaiView, detach, with_driver};
-use crate::driver::{Context, Defaults, DriverError, KeptPrimary};
+use crate::driver::{Context, Defaults, DriverError, KeptPrimary, driver};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -68,7 +68,7 @@ pub(super) fn keep(
     match found.map_err(|refused: DriverError| Error::from(refused))? {
         None => Ok(None),
         Some(None) => other(),
-        Some(primary) => Ok(Some(Kept(Arc::new(Primary(primary))))),
+        Some(Some(primary)) => Ok(Some(Kept::of_primary(primary))),
     }
 }
 
@@ -80,11 +80,21 @@ pub(super) fn refuse(stream: Stream) -> Result<Option<Kept>, Error> {
     Err(refused.with_hint(hint).into())
 }
 
-/// A primary context, given up without the interpreter's lock.
+impl Kept {
+    /// Keeps a primary context.
+    pub(in crate::view) fn of_primary(primary: KeptPrimary) -> Self {
+        Self(Arc::new(Primary(Some(primary))))
+    }
+}
+
+/// A primary context, given up without the interpreter's lock; a forked child has no driver to give it back to.
 struct Primary(Option<KeptPrimary>);
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        detach(|| drop(self.0.take()));
+        match driver() {
+            Ok(_) => detach(|| drop(self.0.take())),
+            Err(_) => std::mem::forget(self.0.take()),
+        }
     }
 }
