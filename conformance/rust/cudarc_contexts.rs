@@ -1,13 +1,16 @@
 //! Default streams are of a context: what is made with one keeps it, or is refused, and a number that means another one is.
 
 use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
 
 use cai_dlpack::protocol::device::DeviceType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, PresentAs};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream};
+use cusim_control::Call;
 use rstest::rstest;
 
 use crate::copies::floats_of;
@@ -46,7 +49,9 @@ fn refused<T>(answer: &Result<T, Error>) -> Option<Rule> {
 /// No call has named a context, a stream or memory that is gone.
 fn check(machine: &Machine, of: &str) {
     let is_wrong = |code: u32| [400, 700, 709].contains(&code);
-    let mut calls = machine.sim.calls().into_iter();
+    // Whether the current context is there is asked without a name.
+    let mut calls =
+        (machine.sim.calls().into_iter()).filter(|call| call.name() != "cuCtxGetDevice");
     let wrong = calls.find(|call| call.result.is_some_and(is_wrong));
     assert_eq!(wrong, None, "{of}");
     machine.sim.clear();
@@ -172,7 +177,7 @@ fn a_default_stream_of_a_view_is_that_one_or_is_refused(
         ]
     };
     let found = match used {
-        "another thread" => std::thread::scope(|scope| {
+        "another thread" => thread::scope(|scope| {
             let there = scope.spawn(|| {
                 home.bind_to_thread().expect("current");
                 try_all()
@@ -189,6 +194,185 @@ fn a_default_stream_of_a_view_is_that_one_or_is_refused(
     assert_eq!(found, [expected; 5]);
     other.bind_to_thread().expect("current");
     drop(machine);
+}
+
+/// A copy whose making a driver has refused ends in contexts that are there, too.
+#[rstest]
+fn a_refused_copy_keeps_its_contexts_until_its_end(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values("1", "a handle", "none")] on: &str,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let last = context(!is_primary);
+    let copy = |fault: Option<&(String, u64)>| {
+        let home = context(is_primary);
+        let (view, stream) = (pending(kind, &home), home.new_stream().expect("a stream"));
+        machine.sim.clear();
+        if let Some((name, nth)) = fault {
+            machine.sim.fault(name, *nth, 999);
+        }
+        let copy = view.copy_on(match on {
+            "1" => LiveStream::LEGACY_DEFAULT,
+            "none" => LiveStream::NONE,
+            _ => (&stream).into_live_stream(),
+        });
+        machine.sim.clear_faults();
+        let calls = machine.sim.calls();
+        let is_refused = copy.is_err();
+        let _ = home.check_err();
+        last.bind_to_thread().expect("current");
+        drop((copy, view, stream));
+        last.bind_to_thread().expect("current");
+        let gone = Arc::downgrade(&home);
+        drop(home);
+        last.bind_to_thread().expect("current");
+        eventually("it is let go of", || gone.strong_count() == 0);
+        thread::sleep(Duration::from_millis(5));
+        check(&machine, &format!("{fault:?}"));
+        (calls, is_refused)
+    };
+    let mut faults: Vec<(String, u64)> = Vec::new();
+    for call in copy(None).0 {
+        let nth = faults
+            .iter()
+            .filter(|(name, _)| *name == call.name())
+            .count() as u64
+            + 1;
+        faults.push((call.name().to_owned(), nth));
+    }
+    let refused = faults.iter().filter(|fault| copy(Some(fault)).1).count();
+    assert!(refused > 5, "{refused} of {}", faults.len());
+}
+
+/// What orders nothing takes any stream of a view; what is ready needs none.
+#[test]
+fn ready_data_takes_the_stream_of_any_view() {
+    let machine = machine();
+    let (home, other) = (context(false), context(true));
+    let elsewhere = pending(DeviceType::CUDA, &other)
+        .on(LiveStream::LEGACY_DEFAULT)
+        .expect("an order");
+    home.bind_to_thread().expect("current");
+    for kind in KINDS {
+        let ready = floats_of(kind, &home);
+        assert_eq!(refused(&ready.on(elsewhere.ready())), None);
+        assert_eq!(refused(&ready.consume(elsewhere.ready())), None);
+        assert_eq!(refused(&ready.to_dlpack(elsewhere.ready())), None);
+        assert_eq!(
+            refused(&ready.copy_on(elsewhere.ready())),
+            Some(Rule::StreamContext)
+        );
+    }
+    other.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// A share is opened on the stream that is passed, or not at all.
+#[cfg(all(feature = "ipc", target_os = "linux"))]
+#[test]
+fn a_share_is_opened_on_that_stream_or_refused() {
+    let machine = machine();
+    let (primary, own) = (context(true), context(false));
+    primary.bind_to_thread().expect("current");
+    let view = pending(DeviceType::CUDA, &primary);
+    let other = pending(DeviceType::CUDA, &own).on(LiveStream::LEGACY_DEFAULT);
+    let other = other.expect("an order");
+    primary.bind_to_thread().expect("current");
+    let shared = view.share().expect("a share");
+    let open = |stream: LiveStream<'_>| {
+        // SAFETY: this process, which keeps the memory, and reads it alone.
+        refused(&unsafe { shared.handle().open(stream) })
+    };
+    let of = |stream: &Arc<CudaStream>| open(stream.into_live_stream());
+    assert_eq!(of(&own.default_stream()), Some(Rule::StreamDevice));
+    assert_eq!(open(other.ready()), Some(Rule::StreamContext));
+    assert_eq!(of(&own.new_stream().expect("a stream")), None);
+    assert_eq!(of(&primary.default_stream()), None);
+    assert_eq!(open(LiveStream::PER_THREAD_DEFAULT), None);
+    drop((shared, view, other));
+    primary.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// Makes a context current that another thread destroys.
+fn with_a_dead_context() -> u64 {
+    let gone = context(false);
+    let handle = gone.cu_ctx().addr() as u64;
+    gone.bind_to_thread().expect("current");
+    thread::spawn(move || drop(gone)).join().expect("destroyed");
+    handle
+}
+
+/// A context that another thread has destroyed stays current here: calls without a name for it are refused by the driver, but
+/// its name leads nowhere.
+#[rstest]
+fn a_current_context_that_is_gone_is_not_named(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values(false, true)] is_on_default: bool,
+    #[values("a handle", "the default stream", "a constant", "of the view", "none")] on: &str,
+    #[values(
+        "on",
+        "consume",
+        "copy_on",
+        "to_dlpack",
+        "from_dlpack",
+        "typed",
+        "typed_mut",
+        "guard",
+        "to_host",
+        "view",
+        "slice",
+        "present",
+        "copy"
+    )]
+    call: &str,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(is_primary);
+    home.bind_to_thread().expect("current");
+    let mut view = pending(kind, &home);
+    if is_on_default {
+        view = view.on(LiveStream::LEGACY_DEFAULT).expect("an order");
+    }
+    let stream = home.new_stream().expect("a stream");
+    let default = home.per_thread_stream();
+    let slice = stream.alloc_zeros::<f32>(4).expect("memory");
+    let held = view.consume(&stream).expect("a guard");
+    let copy = view.copy_on(&stream).expect("a copy");
+    let shared = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+    let other = view.clone();
+    let gone = with_a_dead_context();
+    machine.sim.clear();
+    let to: LiveStream<'_> = match on {
+        "a handle" => (&stream).into_live_stream(),
+        "the default stream" => (&default).into_live_stream(),
+        "a constant" => LiveStream::LEGACY_DEFAULT,
+        "of the view" => other.ready(),
+        _ => LiveStream::NONE,
+    };
+    match call {
+        "on" => drop(view.on(to)),
+        "consume" => drop(view.consume(to)),
+        "copy_on" => drop(view.copy_on(to)),
+        "to_dlpack" => drop(view.to_dlpack(to)),
+        "from_dlpack" => drop(CaiView::from_dlpack(shared, to)),
+        "typed" => drop(view.typed::<f32>().expect("floats").on(&stream)),
+        "typed_mut" => drop(view.typed_mut::<f32>().expect("floats").on(&stream)),
+        "guard" => drop(held),
+        "to_host" => drop((view.copy_to_host(), view.synchronize())),
+        "present" => drop([PresentAs::Host, PresentAs::Cuda].map(|side| view.present_as(side))),
+        "slice" => drop(CaiView::from_cudarc(slice, [4])),
+        "copy" => drop(copy),
+        _ => drop((view, stream, default, home)),
+    }
+    let calls = machine.sim.calls();
+    let names = |call: &&Call| call.arguments.iter().any(|(_, given)| *given == gone);
+    assert_eq!(calls.iter().find(names), None);
+    context(true).bind_to_thread().expect("current");
 }
 
 /// What a program has in its hands. The current context is always one of these.

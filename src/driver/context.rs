@@ -43,6 +43,7 @@ impl<'d> ContextGuard<'d> {
     /// Remembers the current context, which code of others may change before the guard is dropped.
     pub(crate) fn around(driver: &'d dyn Driver) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
+        guard.original = unless_dead(driver, guard.original);
         guard.is_shared = true;
         Ok(guard)
     }
@@ -129,6 +130,9 @@ impl<'d> ContextGuard<'d> {
     /// Makes another context current, which is alive.
     pub(crate) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
         if self.current != Some(to) {
+            if self.current == self.original && !self.is_shared {
+                self.original = unless_dead(self.driver, self.original);
+            }
             self.driver.set_current_context(Some(to))?;
             self.current = Some(to);
         }
@@ -175,6 +179,15 @@ impl Drop for ContextGuard<'_> {
         // A context that has died meanwhile cannot be made current again; then there is none.
         let _ = twice(|| self.restore());
     }
+}
+
+/// Returns the current context, to be made so again; none if another thread has destroyed it. Then its name leads nowhere, and
+/// the driver answers those calls alone that use the current one without naming it.
+pub(crate) fn unless_dead(driver: &dyn Driver, current: Option<Context>) -> Option<Context> {
+    current.filter(|_| match twice(|| driver.current_device()) {
+        Err(error) => !error.is_loss_of_context(),
+        Ok(_) => true,
+    })
 }
 
 /// Whether a context is the primary one of a device. The driver is asked once for each: it tells a primary context to
@@ -337,7 +350,12 @@ impl<'d> Home<'d> {
     ) -> Result<Self, DriverError> {
         let mut ordinal = place.ordinal;
         let context = match (whose, current) {
-            (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
+            (Defaults::Of(context), _) => Some(context),
+            (Defaults::OfCurrent, Some(context)) => {
+                // Refused if another thread has destroyed it: it is named from here on.
+                driver.current_device()?;
+                Some(context)
+            }
             (Defaults::OfPrimary, _) => None,
             _ if place.pointer == 0 => None,
             _ => {

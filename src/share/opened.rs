@@ -27,7 +27,8 @@ impl Handle {
     /// # Errors
     /// `share-host`, `share-user`, `share-device` for a handle of elsewhere; `share-ended` after the share's end;
     /// `capture-consumer`, `capture-legacy` if the stream cannot wait; `stream-none` for [`Stream::None`], unless the data
-    /// is ready anyway; the refusals of the driver and of the operating system. Nothing is left open then.
+    /// is ready anyway; `stream-device`, `stream-context`, `stream-thread` if the number of a default stream means another one
+    /// here, which may wait then; the refusals of the driver and of the operating system. Nothing is left open then.
     ///
     /// # Safety
     /// - The process that shares does not end, and keeps the memory, as long as this process uses it.
@@ -37,11 +38,10 @@ impl Handle {
         // SAFETY: this function's contract; the stream lives, and is kept below.
         let mut view = unsafe { self.open_on(stream.number()) }?;
         let ready = view.ready_number();
-        let placed = view.placed(ready);
-        if ready != Stream::None
-            && let Some(kept) = stream.keep_for(&view, placed)?
-        {
-            view.set_ready_kept(placed, Some(kept));
+        if ready != Stream::None {
+            let placed = view.placed(ready);
+            let kept = stream.for_memory(&view, true, |_| stream.keep_for(&view, placed))?;
+            view.set_ready_kept(placed, kept);
         }
         Ok(view)
     }

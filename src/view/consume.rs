@@ -169,15 +169,17 @@ impl CaiView {
     /// ```
     pub fn consume<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<ConsumeGuard, Error> {
         let stream = stream.into_live_stream();
-        stream.for_memory(self, |number| {
-            let mut guard = self.consume_kept(number, SyncPolicy::Event, |consumer| {
-                let is_ordered = self.ready_number() != Stream::None
-                    || matches!(consumer.edge, ReturnEdge::Event | ReturnEdge::SameStream);
-                match is_ordered || !number.is_default() {
-                    true => stream.keep_for(self, consumer.placed),
-                    false => Ok(None),
-                }
-            })?;
+        let has_stream = |stream: Option<Stream>| stream.is_some_and(|known| known != Stream::None);
+        let is_ordered =
+            has_stream(Some(self.ready_number())) || has_stream(self.producer_number());
+        stream.for_memory(self, is_ordered, |number| {
+            let mut guard =
+                self.consume_kept(number, SyncPolicy::Event, |placed| {
+                    match is_ordered || !number.is_default() {
+                        true => stream.keep_for(self, placed),
+                        false => Ok(None),
+                    }
+                })?;
             guard.view = self.kept_at(guard.consumer.placed, guard.kept.clone());
             Ok(guard)
         })
@@ -196,13 +198,13 @@ impl CaiView {
         &self,
         stream: Stream,
         policy: SyncPolicy,
-        keep: impl FnOnce(Consumer) -> Result<Option<Kept>, Error>,
+        keep: impl FnOnce(Placed) -> Result<Option<Kept>, Error>,
     ) -> Result<ConsumeGuard, Error> {
         // Asked first: the producer's code may make another context current, which is that of a default stream from then on.
         let moved = self.producer_moved()?;
         let consumer = self.consumer(self.placed(stream), moved, policy);
         let back = self.back(consumer)?;
-        let kept = keep(consumer)?;
+        let kept = keep(consumer.placed)?;
         let mut guard = self.consume_back(consumer, back, self.place())?;
         guard.kept = kept;
         Ok(guard)

@@ -8,7 +8,7 @@ use crate::protocol::descriptor::DescriptorRef;
 use crate::protocol::device::{Access, Flags};
 use crate::protocol::dtype::DType;
 use crate::protocol::rule::{Field, Rule, Violation};
-use crate::protocol::stream::{Request, SyncPolicy};
+use crate::protocol::stream::{Request, Stream, SyncPolicy};
 
 impl CaiView {
     /// Makes a managed tensor (DLPack 1.3) of the same memory, ordered for `consumer`.
@@ -69,7 +69,7 @@ impl CaiView {
     /// Makes the consumer's stream wait. Its handle is used during this call only: a tensor carries no stream.
     fn order_for(&self, consumer: LiveStream<'_>) -> Result<(), Error> {
         let order = |number| self.order(Request::Stream(number), SyncPolicy::Event);
-        consumer.for_memory(self, order)
+        consumer.for_memory(self, self.ready_number() != Stream::None, order)
     }
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<DlpackTensor<M>, Error> {

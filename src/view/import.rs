@@ -41,7 +41,7 @@ impl CaiView {
         // SAFETY: a `Managed` owns an initialised tensor with readable metadata and a deleter for any thread (its own
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
-        let (placed, kept) = ready.for_memory(&view, |number| {
+        let (placed, kept) = ready.for_memory(&view, true, |number| {
             let placed = view.placed(number);
             Ok((placed, ready.keep_for(&view, placed)?))
         })?;

@@ -181,21 +181,23 @@ impl<'a> LiveStream<'a> {
         self.stream
     }
 
-    /// Calls `body` with the stream's number for work on the memory of an array. If it is refused, what was current is so again.
+    /// Calls `body` with the stream's number for work on the memory of an array, which uses a view's if `is_used`. If it is
+    /// refused, what was current is so again.
     ///
     /// # Errors
     /// `stream-device`, `stream-context`, `stream-thread` if its number means another stream here, or the driver's refusal;
     /// those of `body`.
     #[inline]
-    pub(super) fn for_memory<R>(
+    pub(crate) fn for_memory<R>(
         self,
         array: &CaiView,
+        is_used: bool,
         body: impl FnOnce(Stream) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let displaced = match self.kept_by {
             #[cfg(feature = "cudarc")]
             KeptBy::Keeper(keeper) => keeper.check(array)?,
-            KeptBy::View(view, placed) if self.stream.is_default() => {
+            KeptBy::View(view, placed) if is_used && self.stream.is_default() => {
                 context::check_named(array, view, placed)?;
                 None
             }

@@ -41,13 +41,16 @@ impl CaiView {
     /// ```
     pub fn on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        stream.for_memory(self, |number| {
+        let is_pending = self.ready_number() != Stream::None;
+        stream.for_memory(self, is_pending, |number| {
+            let request = Request::Stream(number);
+            if !is_pending {
+                self.order(request, SyncPolicy::Event)?;
+                return Ok(self.clone());
+            }
             let placed = self.placed(number);
-            let kept = match self.ready_number() {
-                Stream::None => None,
-                _ => stream.keep_for(self, placed)?,
-            };
-            self.order(Request::Stream(number), SyncPolicy::Event)?;
+            let kept = stream.keep_for(self, placed)?;
+            self.order(request, SyncPolicy::Event)?;
             Ok(self.kept_at(placed, kept))
         })
     }

@@ -165,12 +165,12 @@ impl Copy<'_> {
         let guard = self
             .view
             .consume_uncaptured(stream, context, moved, policy)?;
+        let pool = self.keep_pool()?;
         let mut allocation = match self.used.is_anywhere {
             true => self.allocate_for_any()?,
             false => self.allocate(Use::new(self.driver, stream)?)?,
         };
-        self.used.kept = self.kept(&allocation)?;
-        allocation.keep(self.used.kept.clone());
+        self.keep_home(&mut allocation, pool)?;
         if self.is_host_work() && self.view.ready_number() == Stream::None {
             let ready = self.gather_for(&allocation, stream)?;
             guard.finish_at_once()?;
@@ -269,28 +269,37 @@ impl Copy<'_> {
         Ok(allocation)
     }
 
-    /// Returns what keeps the stream of the copy, and if that is to be kept what the memory ends with: for a pool's the device's
-    /// primary context, else the context of it, a primary one itself, another one by what keeps the source, which is of the same.
-    fn kept(&self, allocation: &Allocation) -> Result<Option<Kept>, Error> {
-        let stream = self.used.kept.clone();
-        if !self.used.keeps_contexts {
-            return Ok(stream);
+    /// Returns what keeps the pool of the copy's device, which ends with the primary context.
+    fn keep_pool(&self) -> Result<Option<Kept>, Error> {
+        if !self.used.keeps_contexts || self.device.device_type != DeviceType::CUDA {
+            return Ok(None);
         }
-        let primary = match allocation.is_pooled() {
-            true => KeptPrimary::of_device(self.driver, self.device.id)?,
-            false => {
-                let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
-                let primary = KeptPrimary::of_current(self.driver)?;
-                current.restore()?;
-                primary
-            }
-        };
-        let home = match primary {
-            Some(primary) => Some(Kept::of_primary(primary)),
-            None if allocation.is_pooled() => None,
-            None => Some(self.view.keep_owner()),
-        };
-        Ok(both(stream, home))
+        Ok(KeptPrimary::of_device(self.driver, self.device.id)?.map(Kept::of_primary))
+    }
+
+    /// Has the copy keep its stream, and what its memory ends with: that of a pool with `pool`, else with its context, a primary
+    /// one by itself, another one by what keeps the source, which is of the same.
+    ///
+    /// # Errors
+    /// The driver's; the source is kept until the memory is freed.
+    fn keep_home(&mut self, allocation: &mut Allocation, pool: Option<Kept>) -> Result<(), Error> {
+        if self.used.keeps_contexts {
+            let stream = self.used.kept.take();
+            let home = match allocation.is_pooled() {
+                true => pool,
+                false => {
+                    let owner = self.view.keep_owner();
+                    allocation.keep(both(stream.clone(), Some(owner.clone())));
+                    let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+                    let primary = KeptPrimary::of_current(self.driver)?;
+                    current.restore()?;
+                    Some(primary.map_or(owner, Kept::of_primary))
+                }
+            };
+            self.used.kept = both(stream, home);
+        }
+        allocation.keep(self.used.kept.clone());
+        Ok(())
     }
 
     /// Refuses a stream of another device than the copy's; returns its context, which is current.

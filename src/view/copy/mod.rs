@@ -65,8 +65,9 @@ impl CaiView {
     /// ```
     pub fn copy_on<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<Self, Error> {
         let stream = stream.into_live_stream();
-        stream.for_memory(self, |number| {
-            let transfer = Transfer::of(self.device(), self.device())?;
+        let transfer = Transfer::of(self.device(), self.device())?;
+        let is_used = transfer != Transfer::ToHost || self.ready_number() != Stream::None;
+        stream.for_memory(self, is_used, |number| {
             let kept = match (transfer, number) {
                 (Transfer::ToHost, _) => None,
                 (_, Stream::None) => self.ready().keep_for(self, self.streams.placed_ready())?,

@@ -126,7 +126,7 @@ impl Whole<'_> {
         is_eager: bool,
     ) -> Result<(), DriverError> {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
-        let told = detach(|| {
+        let (told, before) = detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
             // the lock is held, so that this is the only reference that is made of it now.
@@ -135,11 +135,14 @@ impl Whole<'_> {
             let told = cai.has_all_after(ready, may_be);
             let (is_there, are_done) = *told.as_ref().unwrap_or(&(true, false));
             self.has_eager.store(may_be && !are_done, Ordering::Relaxed);
+            let before = cai.streams().kept().cloned();
             if is_there {
                 cai.set_ready_kept(ready, kept.clone());
             }
-            told
+            (told, before)
         });
+        // Its end may run any code, which the lock would keep out.
+        drop(before);
         let above = self.of.as_ref().map_or(Ok(()), |of| {
             let are_done = matches!(told, Ok((_, true)));
             of.written(ready, kept, is_eager && !are_done)
