@@ -47,11 +47,11 @@ fn refused<T>(answer: &Result<T, Error>) -> Option<Rule> {
 }
 
 /// No call has named a context, a stream or memory that is gone.
-fn check(machine: &Machine, of: &str) {
+pub(crate) fn check_alive(machine: &Machine, of: &str) {
     let is_wrong = |code: u32| [400, 700, 709].contains(&code);
-    // Whether the current context is there is asked without a name.
-    let mut calls =
-        (machine.sim.calls().into_iter()).filter(|call| call.name() != "cuCtxGetDevice");
+    // Whether the current context is there is asked without its name.
+    let asks = ["cuCtxGetDevice", "cuStreamIsCapturing"];
+    let mut calls = (machine.sim.calls().into_iter()).filter(|call| !asks.contains(&call.name()));
     let wrong = calls.find(|call| call.result.is_some_and(is_wrong));
     assert_eq!(wrong, None, "{of}");
     machine.sim.clear();
@@ -113,7 +113,7 @@ fn a_constant_keeps_its_context_or_is_refused(
         guard.view().on(&to).expect("an order");
         guard.finish().expect("the way back");
     }
-    check(&machine, "all are alive");
+    check_alive(&machine, "all are alive");
     drop((view, moved, to, last));
     if current != "primary" {
         eventually("all are let go of", || whose.strong_count() == 0);
@@ -230,7 +230,7 @@ fn a_refused_copy_keeps_its_contexts_until_its_end(
         last.bind_to_thread().expect("current");
         eventually("it is let go of", || gone.strong_count() == 0);
         thread::sleep(Duration::from_millis(5));
-        check(&machine, &format!("{fault:?}"));
+        check_alive(&machine, &format!("{fault:?}"));
         (calls, is_refused)
     };
     let mut faults: Vec<(String, u64)> = Vec::new();
@@ -242,6 +242,8 @@ fn a_refused_copy_keeps_its_contexts_until_its_end(
             + 1;
         faults.push((call.name().to_owned(), nth));
     }
+    // One that is not given back stays, and with it what later tests do to it.
+    faults.retain(|(name, _)| name != "cuDevicePrimaryCtxRelease");
     let refused = faults.iter().filter(|fault| copy(Some(fault)).1).count();
     assert!(refused > 5, "{refused} of {}", faults.len());
 }
@@ -513,13 +515,13 @@ fn no_program_names_a_context_that_is_gone() {
         let mut hands = Hands::new();
         for step in 0..60 {
             hands.step(&mut dice);
-            check(&machine, &format!("seed {seed}, step {step}"));
+            check_alive(&machine, &format!("seed {seed}, step {step}"));
         }
         (refused, kept) = (refused + hands.refused, kept + hands.kept);
         let made = hands.end();
         let alive = || made.iter().any(|made| made.strong_count() > 0);
         eventually("all are let go of", || !alive());
-        check(&machine, &format!("seed {seed}, the end"));
+        check_alive(&machine, &format!("seed {seed}, the end"));
     }
     assert!(
         refused > 100 && kept > 100,

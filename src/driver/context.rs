@@ -182,11 +182,12 @@ impl Drop for ContextGuard<'_> {
 }
 
 /// Returns the current context, to be made so again; none if another thread has destroyed it. Then its name leads nowhere, and
-/// the driver answers those calls alone that use the current one without naming it.
+/// the driver answers those calls alone that use the current one without naming it: two of them have to say so.
 pub(crate) fn unless_dead(driver: &dyn Driver, current: Option<Context>) -> Option<Context> {
-    current.filter(|_| match twice(|| driver.current_device()) {
-        Err(error) => !error.is_loss_of_context(),
-        Ok(_) => true,
+    let is_gone = |error: DriverError| error.is_loss_of_context();
+    current.filter(|_| {
+        !twice(|| driver.current_device()).is_err_and(is_gone)
+            || !driver.capture(Stream::LegacyDefault).is_err_and(is_gone)
     })
 }
 
