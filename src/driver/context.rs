@@ -351,12 +351,7 @@ impl<'d> Home<'d> {
     ) -> Result<Self, DriverError> {
         let mut ordinal = place.ordinal;
         let context = match (whose, current) {
-            (Defaults::Of(context), _) => Some(context),
-            (Defaults::OfCurrent, Some(context)) => {
-                // Refused if another thread has destroyed it: it is named from here on.
-                driver.current_device()?;
-                Some(context)
-            }
+            (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
             (Defaults::OfPrimary, _) => None,
             _ if place.pointer == 0 => None,
             _ => {

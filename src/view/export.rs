@@ -68,8 +68,13 @@ impl CaiView {
 
     /// Makes the consumer's stream wait. Its handle is used during this call only: a tensor carries no stream.
     fn order_for(&self, consumer: LiveStream<'_>) -> Result<(), Error> {
-        let order = |number| self.order(Request::Stream(number), SyncPolicy::Event);
-        consumer.for_memory(self, self.ready_number() != Stream::None, order)
+        let is_pending = self.ready_number() != Stream::None;
+        consumer.for_memory(self, is_pending, |number| {
+            if is_pending {
+                consumer.check_current(self)?;
+            }
+            self.order(Request::Stream(number), SyncPolicy::Event)
+        })
     }
 
     fn managed<M: Abi>(&self, flags: u64) -> Result<DlpackTensor<M>, Error> {

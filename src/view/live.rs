@@ -206,6 +206,17 @@ impl<'a> LiveStream<'a> {
         back_if_refused(displaced, body(self.stream))
     }
 
+    /// Checks that the context of a constant is alive, for a call that remembers none: it is named from there on.
+    ///
+    /// # Errors
+    /// The driver's: another thread may have destroyed it.
+    pub(super) fn check_current(self, array: &CaiView) -> Result<(), Error> {
+        match self.kept_by {
+            KeptBy::Constant if array.means_current_context() => context::check_current(),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns what keeps the stream alive as `array` has [placed](CaiView::placed) it, if that is needed: the array's owner
     /// keeps the memory's context.
     ///

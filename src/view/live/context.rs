@@ -72,6 +72,15 @@ pub(super) fn keep(
     }
 }
 
+/// Checks that the current context, if there is one, has not been destroyed.
+#[cold]
+pub(super) fn check_current() -> Result<(), Error> {
+    Ok(with_driver(|driver| match driver.current_context()? {
+        Some(_) => driver.current_device().map(drop),
+        None => Ok::<_, DriverError>(()),
+    })?)
+}
+
 /// Refuses a constant for a default stream of a context that nothing is known to keep.
 #[cold]
 pub(super) fn refuse(stream: Stream) -> Result<Option<Kept>, Error> {
