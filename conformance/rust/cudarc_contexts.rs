@@ -196,6 +196,33 @@ fn a_default_stream_of_a_view_is_that_one_or_is_refused(
     drop(machine);
 }
 
+/// A driver that does not tell whose a default stream is has not said that it is this one.
+#[rstest]
+fn no_answer_makes_no_default_stream_this_one(
+    #[values("cuPointerGetAttributes", "cuCtxGetCurrent")] call: &str,
+    #[values(999, 201, 709)] code: u32,
+    #[values(1, 2, 3)] nth: u64,
+    #[values(false, true)] is_import: bool,
+) {
+    let machine = machine();
+    let (home, other) = (context(false), context(true));
+    let named = pending(DeviceType::CUDA, &home).on(LiveStream::LEGACY_DEFAULT);
+    let named = named.expect("an order");
+    let view = pending(DeviceType::CUDA, &other);
+    let tensor = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+    machine.sim.fault(call, nth, code);
+    machine.sim.fault(call, nth + 1, code);
+    let answer = match is_import {
+        true => CaiView::from_dlpack(tensor, named.ready()),
+        false => view.on(named.ready()),
+    };
+    machine.sim.clear_faults();
+    assert!(answer.is_err());
+    other.bind_to_thread().expect("current");
+    drop((named, home));
+    other.bind_to_thread().expect("current");
+}
+
 /// A copy whose making a driver has refused ends in contexts that are there, too.
 #[rstest]
 fn a_refused_copy_keeps_its_contexts_until_its_end(

@@ -162,6 +162,19 @@ impl<'d> ContextGuard<'d> {
         }
     }
 
+    /// Calls `body` in the context of the guard, and makes the caller's current again.
+    ///
+    /// # Errors
+    /// Those of `body`; the driver's refusal, twice, to make it current.
+    pub(crate) fn around_call<R, E: From<DriverError>>(
+        mut self,
+        body: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
+        let done = body()?;
+        twice(|| self.restore())?;
+        Ok(done)
+    }
+
     /// Makes the caller's context current again. Only here can that fail visibly; what is refused once is tried again
     /// by drop.
     pub(crate) fn restore(&mut self) -> Result<(), DriverError> {

@@ -243,10 +243,10 @@ fn check_named(stream: Stream) -> Result<(), Violation> {
 /// # Errors
 /// The rules of captures; the driver's refusal.
 fn wait(driver: &dyn Driver, stream: Stream, place: &Place, event: Event) -> Result<(), Error> {
-    let _there = ContextGuard::of_stream(driver, stream, place)?;
-    check_capture(driver, stream, Role::Waits)?;
-    driver.event_wait(stream, event)?;
-    Ok(())
+    ContextGuard::of_stream(driver, stream, place)?.around_call(|| {
+        check_capture(driver, stream, Role::Waits)?;
+        Ok(driver.event_wait(stream, event)?)
+    })
 }
 
 /// The mappings of this process: one for each allocation and device, however often it is opened. It is that of the

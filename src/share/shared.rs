@@ -283,10 +283,11 @@ fn name_memory(
     check_span(info.range, span)?;
     let base = info.range.0;
     let place = Place::cuda(info.ordinal, span.0);
-    let _there = ContextGuard::of_memory(driver, &place)?;
-    // A capture elsewhere forbids no question.
-    let _relaxed = Relaxed::new(driver)?;
-    let named = driver.memory_handle(base)?;
+    let named = ContextGuard::of_memory(driver, &place)?.around_call(|| {
+        // A capture elsewhere forbids no question.
+        let _relaxed = Relaxed::new(driver)?;
+        driver.memory_handle(base)
+    })?;
     // The element of index 0 lies within the span.
     let offset = view.descriptor().data().wrapping_sub(base);
     Ok((driver.device_uuid(info.ordinal)?, Some((named, offset))))
@@ -354,8 +355,7 @@ fn mark(
         requested: place.ready,
         ..place
     };
-    let _there = ContextGuard::of_stream(driver, ready, &place)?;
-    Mark::new(driver, ready)
+    ContextGuard::of_stream(driver, ready, &place)?.around_call(|| Mark::new(driver, ready))
 }
 
 impl Shared {

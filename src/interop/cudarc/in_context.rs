@@ -172,14 +172,11 @@ pub(super) fn within<R>(
     context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
-        // A driver that does not tell has taken nothing away.
-        let is_primary = is_primary(driver, &last).unwrap_or(true);
         drop(last);
-        // A context that has just been destroyed is current no more, nor should it be.
-        if !is_primary
-            && before
-                .as_ref()
-                .is_some_and(|before| before.original() == own)
+        // A context that has just ended is named no more.
+        if before
+            .as_ref()
+            .is_some_and(|before| before.original() == own)
         {
             std::mem::forget(before);
         }

@@ -79,8 +79,19 @@ pub(super) fn copy(view: &CaiView, whole: &Whole, policy: SyncPolicy) -> Result<
 /// Copies from device memory, which is ready, and waits until it is done: on a stream of ours, which no thread captures
 /// and which waits for no other. Returns the block, which holds the copy.
 fn fetch(view: &CaiView, plan: &CopyPlan, block: HostBlock) -> Result<HostBlock, Error> {
-    let (driver, source) = (driver::driver()?, view.descriptor());
-    let _current = ContextGuard::of_memory(driver, &view.place())?;
+    let driver = driver::driver()?;
+    let fetch = || fetch_current(driver, view, plan, block);
+    ContextGuard::of_memory(driver, &view.place())?.around_call(fetch)
+}
+
+/// As [`fetch`], with the context of the memory current.
+fn fetch_current(
+    driver: &'static dyn Driver,
+    view: &CaiView,
+    plan: &CopyPlan,
+    block: HostBlock,
+) -> Result<HostBlock, Error> {
+    let source = view.descriptor();
     let private = PrivateStream::new(driver)?;
     let stream = private.stream();
     if plan.calls() > MANY_CALLS

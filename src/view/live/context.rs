@@ -25,25 +25,20 @@ pub(super) fn check_named(array: &CaiView, view: &CaiView, placed: Placed) -> Re
     if here == placed.whose && named(array) == named(view) {
         return Ok(());
     }
-    let (theirs, ours) = (context_of(view, placed.whose), context_of(array, here));
-    // Without an answer for both, as without a driver, the order is refused alike, if one is needed.
-    if theirs == ours {
-        return Ok(());
-    }
-    theirs?;
-    ours?;
     let hint = "its number means that of another context here; pass a stream with a handle";
-    Err(refused(Rule::StreamContext).with_hint(hint).into())
+    match (context_of(view, placed.whose), context_of(array, here)) {
+        (Ok(theirs), Ok(ours)) if theirs == ours => Ok(()),
+        (Ok(_), Ok(_)) => Err(refused(Rule::StreamContext).with_hint(hint).into()),
+        // Without a driver nothing is pending on either.
+        (Err(absent), _) if absent.is_absent() => Ok(()),
+        (Err(refused), _) | (_, Err(refused)) => Err(refused.into()),
+    }
 }
 
-/// Returns the context of a default stream; `None` if nothing uses a device whose primary one it is.
-fn context_of(view: &CaiView, whose: Defaults) -> Result<Option<Context>, DriverError> {
+fn context_of(view: &CaiView, whose: Defaults) -> Result<Context, DriverError> {
     match whose {
-        Defaults::Of(context) => Ok(Some(context)),
-        _ => match view.context_by(view.device()) {
-            Err(error) if error.is_loss_of_context() => Ok(None),
-            found => found.map(Some),
-        },
+        Defaults::Of(context) => Ok(context),
+        _ => view.context_by(view.device()),
     }
 }
 
