@@ -43,7 +43,6 @@ impl<'d> ContextGuard<'d> {
     /// Remembers the current context, which code of others may change before the guard is dropped.
     pub(crate) fn around(driver: &'d dyn Driver) -> Result<Self, DriverError> {
         let mut guard = Self::new(driver)?;
-        guard.original = unless_dead(driver, guard.original);
         guard.is_shared = true;
         Ok(guard)
     }
@@ -130,9 +129,6 @@ impl<'d> ContextGuard<'d> {
     /// Makes another context current, which is alive.
     pub(crate) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
         if self.current != Some(to) {
-            if self.current == self.original && !self.is_shared {
-                self.original = unless_dead(self.driver, self.original);
-            }
             self.driver.set_current_context(Some(to))?;
             self.current = Some(to);
         }
@@ -192,16 +188,6 @@ impl Drop for ContextGuard<'_> {
         // A context that has died meanwhile cannot be made current again; then there is none.
         let _ = twice(|| self.restore());
     }
-}
-
-/// Returns the current context, to be made so again; none if another thread has destroyed it. Then its name leads nowhere, and
-/// the driver answers those calls alone that use the current one without naming it: two of them have to say so.
-pub(crate) fn unless_dead(driver: &dyn Driver, current: Option<Context>) -> Option<Context> {
-    let is_gone = |error: DriverError| error.is_loss_of_context();
-    current.filter(|_| {
-        !twice(|| driver.current_device()).is_err_and(is_gone)
-            || !driver.capture(Stream::LegacyDefault).is_err_and(is_gone)
-    })
 }
 
 /// Whether a context is the primary one of a device. The driver is asked once for each: it tells a primary context to

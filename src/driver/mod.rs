@@ -58,8 +58,6 @@ mod rocm;
 pub(crate) mod script;
 
 pub(crate) use calls::Noting;
-#[cfg(feature = "cudarc")]
-pub(crate) use context::unless_dead;
 pub(crate) use context::{ContextGuard, KeptPrimary, Primaries, context_meant, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;

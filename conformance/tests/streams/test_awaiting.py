@@ -165,8 +165,8 @@ def test_the_calls_of_a_wait(track: Track) -> None:
         await track.view(track.a).wait()
         return track.machine.names()
 
-    question = ["cuCtxGetCurrent", "cuCtxGetDevice", "cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent"]
-    question += ["cuEventQuery", "cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent"]
+    question = ["cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent", "cuEventQuery"]
+    question += ["cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent"]
     mark = ["cuCtxGetCurrent", "cuStreamGetCtx", "cuStreamIsCapturing", "cuCtxGetId", "cuEventRecord"]
     assert run(main()) == mark + question
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 
 use super::in_context::{InContext, context_of};
-use crate::driver::{DriverError, unless_dead};
+use crate::driver::DriverError;
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -106,7 +106,7 @@ pub(super) fn mean_default(
     if array.means_current_context() {
         // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.
         return Ok(with_driver(|driver| {
-            let before = unless_dead(driver, driver.current_context()?);
+            let before = driver.current_context()?;
             driver.set_current_context(own)?;
             Ok::<_, DriverError>(Some(Displaced(before)))
         })?);
