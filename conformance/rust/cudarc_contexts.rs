@@ -10,6 +10,7 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream};
+use cusim_control::Call;
 use rstest::rstest;
 
 use crate::copies::floats_of;
@@ -54,7 +55,7 @@ pub(crate) fn check_alive(machine: &Machine, of: &str) {
     machine.sim.clear();
 }
 
-/// What is made with a constant, used after all contexts but one were let go of.
+/// Views and guards that a constant has made, used after all contexts but one were let go of.
 #[rstest]
 fn a_constant_keeps_its_context_or_is_refused(
     #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
@@ -146,6 +147,24 @@ fn a_primary_context_goes_with_what_names_its_default_stream(
             .expect("a tensor"),
     );
     assert_eq!(count("Retain"), count("Release"));
+}
+
+/// A context that another thread has destroyed stays current: it is not named for its default stream.
+#[test]
+fn a_constant_of_a_context_that_is_gone_is_refused() {
+    let machine = machine();
+    let (home, gone) = (context(true), context(false));
+    home.bind_to_thread().expect("current");
+    let view = pending(DeviceType::CUDA_HOST, &home).on(LiveStream::LEGACY_DEFAULT);
+    let view = view.expect("an order");
+    gone.bind_to_thread().expect("current");
+    let handle = gone.cu_ctx().addr() as u64;
+    thread::spawn(move || drop(gone)).join().expect("destroyed");
+    machine.sim.clear();
+    assert!(view.to_dlpack(LiveStream::LEGACY_DEFAULT).is_err());
+    let names = |call: &Call| call.arguments.iter().any(|(_, given)| *given == handle);
+    assert_eq!(machine.sim.calls().into_iter().find(names), None);
+    home.bind_to_thread().expect("current");
 }
 
 /// A default stream of one view is passed by its number, which may mean another one to another view.
@@ -272,7 +291,7 @@ fn a_refused_copy_keeps_its_contexts_until_its_end(
     assert!(refused > 5, "{refused} of {}", faults.len());
 }
 
-/// What orders nothing takes any stream of a view; what is ready needs none.
+/// Ready data is not ordered, so that it takes the stream of any view.
 #[test]
 fn ready_data_takes_the_stream_of_any_view() {
     let machine = machine();
@@ -322,7 +341,7 @@ fn a_share_is_opened_on_that_stream_or_refused() {
     drop(machine);
 }
 
-/// What a program has in its hands. The current context is always one of these.
+/// The values that a program holds. The current context is always one of these.
 struct Hands {
     contexts: Vec<Arc<CudaContext>>,
     made: Vec<Weak<CudaContext>>,
@@ -385,7 +404,7 @@ impl Hands {
         while self.contexts.len() < 2 {
             self.add_context(dice);
         }
-        // What a refusal has noted there is told to the next call.
+        // An error that a refusal has noted there is told to the next call.
         self.contexts.iter().for_each(|context| {
             let _ = context.check_err();
         });

@@ -193,7 +193,7 @@ impl CaiView {
         self.consume_kept(stream, policy, |_| Ok(None))
     }
 
-    /// As [`consume_with`](Self::consume_with), on a stream that what `keep` returns keeps alive.
+    /// Like [`consume_with`](Self::consume_with); `keep` returns the keeper of the stream.
     fn consume_kept(
         &self,
         stream: Stream,

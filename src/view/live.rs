@@ -43,7 +43,7 @@ pub struct LiveStream<'a> {
     kept_by: KeptBy<'a>,
 }
 
-/// What keeps a stream alive, or who promises it.
+/// The keeper of a stream, or that the caller promises it.
 #[derive(Clone, Copy)]
 enum KeptBy<'a> {
     /// The caller's promise; no stream needs none.

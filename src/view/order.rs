@@ -28,8 +28,9 @@ impl CaiView {
     /// alive. [`LiveStream::NONE`](super::LiveStream::NONE) changes nothing.
     ///
     /// # Errors
-    /// A [`Violation`] if no order can be made (a graph capture forbids it, another thread's per-thread stream), or the
-    /// driver's refusal.
+    /// A [`Violation`] if no order can be made (a graph capture forbids it, another thread's per-thread stream),
+    /// `stream-device`, `stream-context` or `stream-thread` for a default stream that is not kept, or is another one by its number
+    /// ([`LiveStream`](super::LiveStream)), or the driver's refusal.
     ///
     /// ```
     #[doc = floats!()]

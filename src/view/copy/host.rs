@@ -84,7 +84,7 @@ fn fetch(view: &CaiView, plan: &CopyPlan, block: HostBlock) -> Result<HostBlock,
     ContextGuard::of_memory(driver, &view.place())?.around_call(fetch)
 }
 
-/// As [`fetch`], with the context of the memory current.
+/// Copies and waits, with the context of the memory current.
 fn fetch_current(
     driver: &'static dyn Driver,
     view: &CaiView,
