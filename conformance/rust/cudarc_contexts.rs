@@ -1,5 +1,6 @@
 //! Default streams are of a context: what is made with one keeps it, or is refused, and a number that means another one is.
 
+use std::ptr;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -7,15 +8,15 @@ use std::time::Duration;
 use cai_dlpack::protocol::device::DeviceType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, PresentAs};
 use cai_dlpack::{CaiView, Error};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use cusim_control::Call;
 use rstest::rstest;
 
 use crate::copies::floats_of;
 use crate::cudarc_live::Dice;
-use crate::simulator::{Machine, eventually, machine};
+use crate::simulator::{Machine, eventually, machine, number};
 
 const KINDS: [DeviceType; 3] = [
     DeviceType::CUDA,
@@ -341,8 +342,167 @@ fn a_share_is_opened_on_that_stream_or_refused() {
     drop(machine);
 }
 
-/// The values that a program holds. The current context is always one of these.
+/// Makes a context current that another thread destroys.
+fn with_a_dead_context() -> u64 {
+    let gone = context(false);
+    let handle = gone.cu_ctx().addr() as u64;
+    gone.bind_to_thread().expect("current");
+    thread::spawn(move || drop(gone)).join().expect("destroyed");
+    handle
+}
+
+/// A context that another thread has destroyed stays current here: calls without a name for it are refused by the driver, but
+/// its name leads nowhere.
+#[rstest]
+fn a_current_context_that_is_gone_is_not_named(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values(false, true)] is_on_default: bool,
+    #[values("a handle", "the default stream", "a constant", "of the view", "none")] on: &str,
+    #[values(
+        "on",
+        "consume",
+        "copy_on",
+        "to_dlpack",
+        "from_dlpack",
+        "typed",
+        "typed_mut",
+        "guard",
+        "to_host",
+        "view",
+        "slice",
+        "present",
+        "copy"
+    )]
+    call: &str,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(is_primary);
+    home.bind_to_thread().expect("current");
+    let mut view = pending(kind, &home);
+    if is_on_default {
+        view = view.on(LiveStream::LEGACY_DEFAULT).expect("an order");
+    }
+    let stream = home.new_stream().expect("a stream");
+    let default = home.per_thread_stream();
+    let slice = stream.alloc_zeros::<f32>(4).expect("memory");
+    let held = view.consume(&stream).expect("a guard");
+    let copy = view.copy_on(&stream).expect("a copy");
+    let shared = view.to_dlpack(LiveStream::NONE).expect("a tensor");
+    let other = view.clone();
+    let gone = with_a_dead_context();
+    machine.sim.clear();
+    let to: LiveStream<'_> = match on {
+        "a handle" => (&stream).into_live_stream(),
+        "the default stream" => (&default).into_live_stream(),
+        "a constant" => LiveStream::LEGACY_DEFAULT,
+        "of the view" => other.ready(),
+        _ => LiveStream::NONE,
+    };
+    match call {
+        "on" => drop(view.on(to)),
+        "consume" => drop(view.consume(to)),
+        "copy_on" => drop(view.copy_on(to)),
+        "to_dlpack" => drop(view.to_dlpack(to)),
+        "from_dlpack" => drop(CaiView::from_dlpack(shared, to)),
+        "typed" => drop(view.typed::<f32>().expect("floats").on(&stream)),
+        "typed_mut" => drop(view.typed_mut::<f32>().expect("floats").on(&stream)),
+        "guard" => drop(held),
+        "to_host" => drop((view.copy_to_host(), view.synchronize())),
+        "present" => drop([PresentAs::Host, PresentAs::Cuda].map(|side| view.present_as(side))),
+        "slice" => drop(CaiView::from_cudarc(slice, [4])),
+        "copy" => drop(copy),
+        _ => drop((view, stream, default, home)),
+    }
+    let calls = machine.sim.calls();
+    let names = |call: &&Call| call.arguments.iter().any(|(_, given)| *given == gone);
+    assert_eq!(calls.iter().find(names), None);
+    context(true).bind_to_thread().expect("current");
+}
+
+/// The host waits in a call while another thread destroys the context that is current here: at the end of the call the driver is
+/// not given its name, and it is current as before, above the same others.
+#[rstest]
+fn a_current_context_that_ends_meanwhile_is_not_named(
+    #[values(
+        (DeviceType::CUDA, "synchronize"),
+        (DeviceType::CUDA_HOST, "synchronize"),
+        (DeviceType::CUDA_MANAGED, "synchronize"),
+        (DeviceType::CUDA, "to_host"),
+        (DeviceType::CUDA_HOST, "to_host"),
+        (DeviceType::CUDA_MANAGED, "to_host"),
+        (DeviceType::CUDA_HOST, "present"),
+        (DeviceType::CUDA_MANAGED, "present"),
+        (DeviceType::CUDA, "end")
+    )]
+    (kind, call): (DeviceType, &'static str),
+    #[values(false, true)] is_primary: bool,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(is_primary);
+    home.bind_to_thread().expect("current");
+    let view = match call {
+        "end" => {
+            let slice = context(true).per_thread_stream().alloc_zeros::<f32>(4);
+            CaiView::from_cudarc(slice.expect("memory"), [4]).expect("a view")
+        }
+        _ => pending(kind, &home),
+    };
+    let held = machine.sim.gate(view.ready().number().raw());
+    let [below, current] = [context(false), context(false)];
+    let (stays, gone) = (below.cu_ctx() as usize, current.cu_ctx() as usize);
+    machine.sim.clear();
+    let worker = thread::spawn(move || {
+        below.bind_to_thread().expect("current");
+        // SAFETY: a context that is alive.
+        assert_eq!(unsafe { sys::cuCtxPushCurrent_v2(gone as _) } as u32, 0);
+        match call {
+            "synchronize" => drop(view.synchronize().expect("a wait")),
+            "to_host" => drop(view.copy_to_host().expect("a copy")),
+            "present" => drop(view.present_as(PresentAs::Host).expect("a wait")),
+            // It is freed on a stream of another thread's, so that the whole context is waited for.
+            _ => drop(view),
+        }
+        assert_eq!(result::ctx::get_current(), Ok(Some(gone as _)));
+        // SAFETY: the one that was pushed.
+        assert_eq!(
+            unsafe { sys::cuCtxPopCurrent_v2(&mut ptr::null_mut()) } as u32,
+            0
+        );
+        assert_eq!(result::ctx::get_current(), Ok(Some(stays as _)));
+        below
+    });
+    let waits = [
+        "cuStreamSynchronize",
+        "cuCtxSynchronize",
+        "cuMemAlloc",
+        "cuMemFree",
+    ];
+    let is_waiting = |call: &Call| call.result.is_none() && waits.contains(&call.name());
+    eventually("the host waits", || {
+        machine.sim.calls().iter().any(is_waiting)
+    });
+    drop(current);
+    held.expect("a gate").open();
+    drop(worker.join().expect("as before"));
+    let calls = machine.sim.calls();
+    let mut after = (calls.iter()).skip_while(|call| call.name() != "cuCtxDestroy");
+    assert!(after.next().is_some());
+    let names = |call: &&Call| {
+        call.arguments
+            .iter()
+            .any(|(_, given)| *given == gone as u64)
+    };
+    assert_eq!(after.find(names), None);
+    home.bind_to_thread().expect("current");
+}
+
+/// The values that a program holds. The current context is one of these, or one that another thread destroys.
 struct Hands {
+    /// Whether another thread destroys the current context now and then.
+    is_left: bool,
     contexts: Vec<Arc<CudaContext>>,
     made: Vec<Weak<CudaContext>>,
     streams: Vec<Arc<CudaStream>>,
@@ -354,8 +514,9 @@ struct Hands {
 }
 
 impl Hands {
-    fn new() -> Self {
+    fn new(is_left: bool) -> Self {
         Self {
+            is_left,
             contexts: Vec::new(),
             made: Vec::new(),
             streams: Vec::new(),
@@ -400,7 +561,7 @@ impl Hands {
         self.made
     }
 
-    fn step(&mut self, dice: &mut Dice) {
+    fn step(&mut self, machine: &Machine, dice: &mut Dice) {
         while self.contexts.len() < 2 {
             self.add_context(dice);
         }
@@ -427,6 +588,8 @@ impl Hands {
             },
         };
         let mut made = None;
+        let leaves = self.is_left && dice.below(2) == 0;
+        let left = leaves.then(|| Left::new(dice));
         match dice.below(15) {
             0..=2 => made = Some(self.views[one].on(to)),
             3 => made = Some(self.views[one].copy_on(to)),
@@ -459,6 +622,9 @@ impl Hands {
             Some(Err(_)) => self.refused += 1,
             None => {}
         }
+        if let Some(left) = left {
+            left.check(machine);
+        }
         self.bind();
         if self.views.len() > 12 {
             drop(self.views.swap_remove(dice.below(self.views.len())));
@@ -468,18 +634,61 @@ impl Hands {
     }
 }
 
+/// A context that is current here, and that another thread lets go of soon.
+struct Left {
+    handle: u64,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Left {
+    fn new(dice: &mut Dice) -> Self {
+        let (context, pause) = (context(false), dice.below(8));
+        let handle = context.cu_ctx().addr() as u64;
+        context.bind_to_thread().expect("current");
+        let thread = thread::spawn(move || {
+            // At once, or while a call runs here.
+            thread::sleep(Duration::from_micros(10 * pause as u64));
+            drop(context);
+        });
+        if pause < 3 {
+            thread::sleep(Duration::from_micros(200));
+        }
+        Self { handle, thread }
+    }
+
+    /// No call has named it after its end.
+    fn check(self, machine: &Machine) {
+        self.thread.join().expect("let go of");
+        let calls = machine.sim.calls();
+        let ends =
+            |call: &Call| call.name() == "cuCtxDestroy" && call.arguments[0].1 == self.handle;
+        let mut after = calls.iter().skip_while(|call| !ends(call));
+        assert!(after.next().is_some());
+        let names = |call: &&Call| {
+            call.arguments
+                .iter()
+                .any(|(_, given)| *given == self.handle)
+        };
+        assert_eq!(after.find(names), None);
+    }
+}
+
 /// Random safe programs of contexts that are made current, used by the numbers of their default streams, and let go of.
-#[test]
-fn no_program_names_a_context_that_is_gone() {
+#[rstest]
+fn no_program_names_a_context_that_is_gone(#[values(false, true)] is_left: bool) {
     let machine = machine();
     machine.log_every_thread();
     let (mut refused, mut kept) = (0, 0);
     for seed in 0..PROGRAMS {
         let mut dice = Dice(seed);
-        let mut hands = Hands::new();
+        let mut hands = Hands::new(is_left);
         for step in 0..60 {
-            hands.step(&mut dice);
-            check_alive(&machine, &format!("seed {seed}, step {step}"));
+            hands.step(&machine, &mut dice);
+            match is_left {
+                // Calls without its name are refused in a context that is gone.
+                true => machine.sim.clear(),
+                false => check_alive(&machine, &format!("seed {seed}, step {step}")),
+            }
         }
         (refused, kept) = (refused + hands.refused, kept + hands.kept);
         let made = hands.end();

@@ -388,7 +388,7 @@ fn freed_on_the_default_stream_of_its_own_context() {
         .expect("freed");
     let made_current = calls[..freed]
         .iter()
-        .rfind(|call| call.name() == "cuCtxSetCurrent");
+        .rfind(|call| call.name() == "cuCtxPushCurrent");
     assert_eq!(made_current.expect("its own context").arguments[0].1, own);
 }
 

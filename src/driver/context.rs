@@ -3,6 +3,9 @@
 //! An event must be of the context of the stream that it is recorded on, and is created in the *current* context
 //! (driver API, `cuEventCreate`, `cuEventRecord`); memory is allocated there; and a thread without a current
 //! context may ask nothing about streams (`CUDA_ERROR_INVALID_CONTEXT`).
+//!
+//! The caller's context is not named: another thread may destroy it at any time, and the driver reads what a handle
+//! refers to. What is made current is pushed above it, and popped.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,13 +15,15 @@ use crate::protocol::stream::Stream;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub(super) const INVALID_CONTEXT: u32 = 201;
 
-/// The calling thread's current context: changed by [`switch`](Self::switch), put back by
-/// [`restore`](Self::restore), and by drop if that was not called.
+/// The calling thread's current context: another one is above it after [`switch`](Self::switch), until
+/// [`restore`](Self::restore), or until drop if that was not called.
 pub(crate) struct ContextGuard<'d> {
     pub(super) driver: &'d dyn Driver,
     original: Option<Context>,
     current: Option<Context>,
-    /// Whether what runs meanwhile may change it too: then it is put back without a look.
+    /// Whether the current one is above the original one.
+    is_pushed: bool,
+    /// Whether what runs meanwhile may change it too: then the end looks.
     is_shared: bool,
     /// Keep primary contexts alive as long as the guard, which leaves them before it gives them back.
     kept: Vec<Home<'d>>,
@@ -34,6 +39,7 @@ impl<'d> ContextGuard<'d> {
             driver,
             original,
             current: original,
+            is_pushed: false,
             is_shared: false,
             kept: Vec::new(),
             id: None,
@@ -45,6 +51,30 @@ impl<'d> ContextGuard<'d> {
         let mut guard = Self::new(driver)?;
         guard.is_shared = true;
         Ok(guard)
+    }
+
+    /// Makes a context current, which is alive.
+    pub(crate) fn of_context(
+        driver: &'d dyn Driver,
+        context: Context,
+    ) -> Result<Self, DriverError> {
+        let mut guard = Self::new(driver)?;
+        guard.switch(context)?;
+        Ok(guard)
+    }
+
+    /// Makes a context current without a look at what is: then no answer of the driver is of another one.
+    pub(crate) fn above(driver: &'d dyn Driver, context: Context) -> Result<Self, DriverError> {
+        driver.push_current_context(context)?;
+        Ok(Self {
+            driver,
+            original: None,
+            current: Some(context),
+            is_pushed: true,
+            is_shared: false,
+            kept: Vec::new(),
+            id: None,
+        })
     }
 
     /// Makes the context current that `stream` was created in; for a default stream the one that the place
@@ -116,7 +146,7 @@ impl<'d> ContextGuard<'d> {
         Ok(Some(guard))
     }
 
-    /// The context that was current, which becomes current again.
+    /// The context that was current, which becomes current again; `None` also if it was not looked at.
     pub(crate) fn original(&self) -> Option<Context> {
         self.original
     }
@@ -128,10 +158,15 @@ impl<'d> ContextGuard<'d> {
 
     /// Makes another context current, which is alive.
     pub(crate) fn switch(&mut self, to: Context) -> Result<(), DriverError> {
-        if self.current != Some(to) {
-            self.driver.set_current_context(Some(to))?;
-            self.current = Some(to);
+        if self.current == Some(to) {
+            return Ok(());
         }
+        match (self.is_pushed, self.original == Some(to)) {
+            (true, true) => return self.pop(self.current),
+            (true, false) => self.driver.set_current_context(Some(to))?,
+            (false, _) => self.driver.push_current_context(to)?,
+        }
+        (self.current, self.is_pushed) = (Some(to), true);
         Ok(())
     }
 
@@ -174,12 +209,56 @@ impl<'d> ContextGuard<'d> {
     /// Makes the caller's context current again. Only here can that fail visibly; what is refused once is tried again
     /// by drop.
     pub(crate) fn restore(&mut self) -> Result<(), DriverError> {
-        if self.current == self.original && !self.is_shared {
-            return Ok(());
+        if self.is_shared {
+            return self.restore_from_others();
         }
-        self.driver.set_current_context(self.original)?;
-        (self.current, self.is_shared) = (self.original, false);
+        match self.is_pushed {
+            true => self.pop(self.current),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes away what others have left above the caller's context. That itself is named only if they have replaced it.
+    fn restore_from_others(&mut self) -> Result<(), DriverError> {
+        loop {
+            let found = self.driver.current_context()?;
+            if found == self.original {
+                // Also if what was above has ended on this thread, which pops it.
+                break;
+            }
+            if found.is_none() || !self.is_pushed && self.original.is_some() {
+                self.driver.set_current_context(self.original)?;
+                break;
+            }
+            self.pop(found)?;
+        }
+        (self.current, self.is_pushed, self.is_shared) = (self.original, false, false);
         Ok(())
+    }
+
+    /// Leaves the current context in the place of the caller's.
+    ///
+    /// # Errors
+    /// The driver's refusal, twice: the caller's is current.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn stay(mut self) -> Result<(), DriverError> {
+        let current = self.current;
+        if self.is_pushed {
+            twice(|| self.restore())?;
+            twice(|| self.driver.set_current_context(current))?;
+        }
+        Ok(())
+    }
+
+    /// Takes `found` from above the caller's context.
+    fn pop(&mut self, found: Option<Context>) -> Result<(), DriverError> {
+        let popped = self.driver.pop_current_context()?;
+        (self.current, self.is_pushed) = (self.original, false);
+        match popped.filter(|_| popped != found) {
+            // What was above has ended on this thread, which has popped it.
+            Some(callers) => self.driver.push_current_context(callers),
+            None => Ok(()),
+        }
     }
 }
 

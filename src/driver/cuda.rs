@@ -139,6 +139,8 @@ functions! {
     stream_context "cuStreamGetCtx" "cuStreamGetCtx" (Handle, *mut Handle);
     context_id "cuCtxGetId" "cuCtxGetId" (Handle, *mut u64);
     current_context "cuCtxGetCurrent" "cuCtxGetCurrent" (*mut Handle);
+    push_current_context "cuCtxPushCurrent" "cuCtxPushCurrent_v2" (Handle);
+    pop_current_context "cuCtxPopCurrent" "cuCtxPopCurrent_v2" (*mut Handle);
     set_current_context "cuCtxSetCurrent" "cuCtxSetCurrent" (Handle);
     current_device "cuCtxGetDevice" "cuCtxGetDevice" (*mut i32);
     context_synchronize "cuCtxSynchronize" "cuCtxSynchronize" ();
@@ -491,6 +493,20 @@ impl Driver for Cuda {
         let mut context = ptr::null_mut();
         // SAFETY: writes one handle to a live local.
         check("cuCtxGetCurrent", unsafe { call(&mut context) })?;
+        Ok(NonZeroU64::new(context.addr() as u64).map(Context))
+    }
+
+    fn push_current_context(&self, context: Context) -> Result<(), DriverError> {
+        let call = self.functions.push_current_context()?;
+        // SAFETY: the context is a handle that the driver gave.
+        check("cuCtxPushCurrent", unsafe { call(handle(context.0)) })
+    }
+
+    fn pop_current_context(&self) -> Result<Option<Context>, DriverError> {
+        let call = self.functions.pop_current_context()?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes one handle to a live local.
+        check("cuCtxPopCurrent", unsafe { call(&mut context) })?;
         Ok(NonZeroU64::new(context.addr() as u64).map(Context))
     }
 

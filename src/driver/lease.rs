@@ -4,7 +4,7 @@
 //! the mark that the event has at the time of the call, so the event is free to be marked again. What the host
 //! asks about it keeps it out until the answer has come.
 
-use super::{Context, ContextId, Driver, DriverError, Event, Relaxed, twice};
+use super::{Context, ContextGuard, ContextId, Driver, DriverError, Event, Relaxed, twice};
 use crate::protocol::stream::Stream;
 
 /// An event taken from the pool, recorded. Given back exactly once, by drop.
@@ -99,7 +99,7 @@ impl<'d> Lease<'d> {
     fn wait_for_context(&self) -> Result<bool, DriverError> {
         let driver = self.driver;
         if driver.context_id(self.context)? == self.id {
-            driver.set_current_context(Some(self.context))?;
+            let _there = ContextGuard::above(driver, self.context)?;
             driver.context_synchronize()?;
         }
         Ok(true)
@@ -114,10 +114,10 @@ impl<'d> Lease<'d> {
         }
     }
 
-    /// Returns whether the mark has been reached. Leaves the event's context current: no question about an event is
+    /// Returns whether the mark has been reached. It is asked in the event's context: no question about an event is
     /// answered without one.
     pub(crate) fn query(&self) -> Result<bool, DriverError> {
-        self.driver.set_current_context(Some(self.context))?;
+        let _there = ContextGuard::above(self.driver, self.context)?;
         self.driver.event_query(self.event)
     }
 

@@ -207,7 +207,14 @@ pub(crate) trait Driver: ipc::Ipc + Send + Sync {
     /// The calling thread's context. Source: `cuCtxGetCurrent`.
     fn current_context(&self) -> Result<Option<Context>, DriverError>;
 
-    /// Replaces the calling thread's context; `None` leaves it without one.
+    /// Makes a context current above the calling thread's. Source: `cuCtxPushCurrent`.
+    fn push_current_context(&self, context: Context) -> Result<(), DriverError>;
+
+    /// Takes the current context away, and returns it: the one below is current, whether it is alive or not.
+    /// Source: `cuCtxPopCurrent`.
+    fn pop_current_context(&self) -> Result<Option<Context>, DriverError>;
+
+    /// Replaces the calling thread's context, which must be alive: the driver reads what it is; `None` takes it away.
     /// Source: `cuCtxSetCurrent`.
     fn set_current_context(&self, context: Option<Context>) -> Result<(), DriverError>;
 

@@ -33,7 +33,6 @@ impl Pending {
     /// The driver's: of the work that is waited for, too.
     pub(crate) fn is_over(&self) -> Result<bool, DriverError> {
         let is_reached = self.event.as_ref().map_or(Ok(true), |event| {
-            let _before = ContextGuard::around(self.driver)?;
             // A capture on another thread forbids the question, and would be invalidated by it.
             let _relaxed = Relaxed::new(self.driver)?;
             event.query()
@@ -56,7 +55,7 @@ impl ContextWait {
     pub(super) fn begin(driver: &'static dyn Driver, context: Context) -> Self {
         let outcome = Arc::new(OnceLock::new());
         let wait = move || {
-            driver.set_current_context(Some(context))?;
+            let _there = ContextGuard::above(driver, context)?;
             driver.context_synchronize()
         };
         let of_thread = Arc::clone(&outcome);
@@ -67,10 +66,7 @@ impl ContextWait {
                 of_thread.get_or_init(wait);
             });
         if started.is_err() {
-            outcome.get_or_init(|| {
-                let _before = ContextGuard::around(driver)?;
-                wait()
-            });
+            outcome.get_or_init(wait);
         }
         Self(outcome)
     }

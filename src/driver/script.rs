@@ -74,7 +74,8 @@ pub(crate) struct Script {
 struct State {
     calls: Vec<String>,
     faults: Vec<Fault>,
-    current: HashMap<ThreadId, Context>,
+    /// The stack of each thread; the last one is current.
+    current: HashMap<ThreadId, Vec<Context>>,
     streams: HashMap<u64, Context>,
     captures: HashMap<u64, (Capture, u64)>,
     pointers: HashMap<u64, PointerInfo>,
@@ -108,6 +109,28 @@ struct Fault {
     code: u32,
 }
 
+/// Returns each call with the context that is current at it, if this one is at the first.
+#[cfg(test)]
+pub(crate) fn contexts_at(calls: &[String], current: u64) -> Vec<(&str, u64)> {
+    let mut stack = vec![current];
+    let mut found = Vec::new();
+    for call in calls {
+        let (name, argument) = call.split_once(' ').unwrap_or((call, ""));
+        let context = || {
+            let digits = argument.trim_start_matches("0x");
+            u64::from_str_radix(digits, 16).expect("a handle")
+        };
+        match name {
+            "cuCtxPushCurrent" => stack.push(context()),
+            "cuCtxPopCurrent" => drop(stack.pop()),
+            "cuCtxSetCurrent" => *stack.last_mut().expect("a context") = context(),
+            _ => {}
+        }
+        found.push((call.as_str(), *stack.last().expect("a context")));
+    }
+    found
+}
+
 /// The context with this handle.
 ///
 /// # Panics
@@ -139,23 +162,14 @@ impl Script {
 
     /// Makes a context the calling thread's; 0 for none. Not written down.
     pub(crate) fn current(&self, handle: u64) -> &Self {
-        let thread = std::thread::current().id();
-        let mut state = self.lock();
-        match NonZeroU64::new(handle) {
-            Some(handle) => state.current.insert(thread, Context(handle)),
-            None => state.current.remove(&thread),
-        };
-        drop(state);
+        self.lock().replace(NonZeroU64::new(handle).map(Context));
         self
     }
 
     /// The calling thread's context; 0 for none. Not written down.
     pub(crate) fn current_now(&self) -> u64 {
-        let thread = std::thread::current().id();
-        self.lock()
-            .current
-            .get(&thread)
-            .map_or(0, |context| context.0.get())
+        let current = self.lock().current();
+        current.map_or(0, |context| context.0.get())
     }
 
     /// Says how a stream is being captured, and in which capture.
@@ -398,11 +412,23 @@ impl State {
     }
 
     fn thread_context(&self, call: &'static str) -> Result<Context, DriverError> {
-        let thread = std::thread::current().id();
-        self.current
-            .get(&thread)
-            .copied()
-            .ok_or(DriverError::new(call, 201))
+        self.current().ok_or(DriverError::new(call, 201))
+    }
+
+    fn stack(&mut self) -> &mut Vec<Context> {
+        self.current.entry(std::thread::current().id()).or_default()
+    }
+
+    fn current(&self) -> Option<Context> {
+        let stack = self.current.get(&std::thread::current().id());
+        stack.and_then(|stack| stack.last().copied())
+    }
+
+    /// Replaces the top of the thread's stack.
+    fn replace(&mut self, context: Option<Context>) {
+        let stack = self.stack();
+        stack.pop();
+        stack.extend(context);
     }
 
     /// The context of a stream as the driver finds it: a default stream is the current context's,
@@ -510,25 +536,35 @@ impl Driver for Script {
 
     fn current_context(&self) -> Result<Option<Context>, DriverError> {
         let state = self.call("cuCtxGetCurrent", "")?;
-        Ok(state.current.get(&std::thread::current().id()).copied())
+        Ok(state.current())
+    }
+
+    fn push_current_context(&self, context: Context) -> Result<(), DriverError> {
+        let mut state = self.call("cuCtxPushCurrent", &format!("{:#x}", context.0))?;
+        state.stack().push(context);
+        Ok(())
+    }
+
+    fn pop_current_context(&self) -> Result<Option<Context>, DriverError> {
+        let mut state = self.call("cuCtxPopCurrent", "")?;
+        let popped = state.stack().pop();
+        popped
+            .map(Some)
+            .ok_or(DriverError::new("cuCtxPopCurrent", 201))
     }
 
     fn set_current_context(&self, context: Option<Context>) -> Result<(), DriverError> {
         let handle = context.map_or(0, |context| context.0.get());
         let mut state = self.call("cuCtxSetCurrent", &format!("{handle:#x}"))?;
-        let thread = std::thread::current().id();
-        match context {
-            Some(context) => state.current.insert(thread, context),
-            None => state.current.remove(&thread),
-        };
+        state.replace(context);
         Ok(())
     }
 
     fn current_device(&self) -> Result<i32, DriverError> {
         let state = self.call("cuCtxGetDevice", "")?;
-        let current = state.current.get(&std::thread::current().id());
+        let current = state.current();
         let mut primaries = state.primaries.iter();
-        let of = primaries.find(|(_, (context, _))| Some(context) == current);
+        let of = primaries.find(|(_, (context, _))| Some(*context) == current);
         Ok(of.map_or(0, |(&ordinal, _)| ordinal))
     }
 

@@ -89,11 +89,10 @@ impl Drop for Mark {
     fn drop(&mut self) {
         let (driver, event, (context, id)) = (self.driver, self.event, self.home);
         detach(|| {
-            let Ok(mut there) = ContextGuard::around(driver) else {
-                return;
-            };
             // Of a context that is gone the event is gone, too.
-            if driver.context_id(context) == Ok(id) && there.switch(context).is_ok() {
+            if driver.context_id(context) == Ok(id)
+                && let Ok(_there) = ContextGuard::above(driver, context)
+            {
                 // A failure leaves one event too many.
                 let _ = driver.event_destroy(event);
             }

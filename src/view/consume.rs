@@ -491,8 +491,8 @@ impl ConsumeGuard {
         }
         let stream = consumer.placed.stream;
         let ask = |driver| {
-            let mut current = ContextGuard::around(driver)?;
-            context.map_or(Ok(()), |context| current.switch(context))?;
+            let there = context.map(|context| ContextGuard::above(driver, context));
+            let _there = there.transpose()?;
             match driver.capture(stream)? {
                 Capture::Active => driver.capture_id(stream).map(Entry::InCapture),
                 _ => Ok(Entry::Eager),

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::streams::{Kept, Placed};
-use super::{CaiView, with_driver};
-use crate::driver::{Context, Defaults, twice};
+use super::{CaiView, detach};
+use crate::driver::{ContextGuard, Defaults};
 use crate::error::Error;
 use crate::protocol::stream::Stream;
 
@@ -93,16 +93,18 @@ impl<'s> IntoLiveStream<'s> for LiveStream<'s> {
     }
 }
 
-/// The context that was current before the one in which a stream's number means that stream.
-pub(crate) struct Displaced(pub(crate) Option<Context>);
-
-/// Makes what was displaced current again if what came of that is a refusal, which is the one to report.
-pub(crate) fn back_if_refused<R>(
-    displaced: Option<Displaced>,
+/// Leaves the context current in which a stream's number means that stream; the caller's if what came of that is a
+/// refusal, which is the one to report.
+#[inline]
+pub(crate) fn stay_if_done<R>(
+    there: Option<ContextGuard<'static>>,
     done: Result<R, Error>,
 ) -> Result<R, Error> {
-    if let (Err(_), Some(Displaced(before))) = (&done, displaced) {
-        let _ = with_driver(|driver| twice(|| driver.set_current_context(before)));
+    match (there, &done) {
+        (None, _) => {}
+        #[cfg(feature = "cudarc")]
+        (Some(there), Ok(_)) => detach(|| there.stay())?,
+        (Some(there), _) => detach(|| drop(there)),
     }
     done
 }
@@ -114,7 +116,7 @@ pub(crate) trait Keeper: Sync {
     ///
     /// # Errors
     /// `stream-device`, or the driver's refusal.
-    fn check(&self, array: &CaiView) -> Result<Option<Displaced>, Error>;
+    fn check(&self, array: &CaiView) -> Result<Option<ContextGuard<'static>>, Error>;
 
     /// Returns one more reference to it.
     fn keep(&self) -> Kept;
@@ -194,7 +196,7 @@ impl<'a> LiveStream<'a> {
         is_used: bool,
         body: impl FnOnce(Stream) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let displaced = match self.kept_by {
+        let there = match self.kept_by {
             #[cfg(feature = "cudarc")]
             KeptBy::Keeper(keeper) => keeper.check(array)?,
             KeptBy::View(view, placed) if is_used && self.stream.is_default() => {
@@ -203,7 +205,7 @@ impl<'a> LiveStream<'a> {
             }
             _ => None,
         };
-        back_if_refused(displaced, body(self.stream))
+        stay_if_done(there, body(self.stream))
     }
 
     /// Checks that the context of a constant is alive, for a call that remembers none: it is named from there on.

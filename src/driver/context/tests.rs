@@ -85,7 +85,7 @@ fn what_others_have_made_current_is_put_back(script: Script) {
 
 #[rstest]
 fn a_context_that_cannot_be_made_current_is_given_back(script: Script) {
-    script.fault("cuCtxSetCurrent", 0, 201);
+    script.fault("cuCtxPushCurrent", 0, 201);
     assert!(ContextGuard::of_device(&script, 0).is_err());
     assert_eq!((script.current_now(), script.primary_count(0)), (0, 1));
 }
@@ -114,7 +114,7 @@ fn a_context_is_current_before_a_stream_is_asked_about(script: Script) {
     drop(ContextGuard::of_stream(&script, STREAM, &place).expect("a context"));
     let calls = script.calls();
     let at = |name: &str| calls.iter().position(|call| call.starts_with(name));
-    let (set, asked) = (at("cuCtxSetCurrent"), at("cuStreamGetCtx"));
+    let (set, asked) = (at("cuCtxPushCurrent"), at("cuStreamGetCtx"));
     assert!(set.is_some() && set < asked, "{calls:?}");
     assert_eq!(script.current_now(), 0);
 }
@@ -204,6 +204,96 @@ fn the_identity_of_a_kept_context_is_asked_for_once(script: Script) {
         assert_eq!(guard.id_of(context).ok(), Some(expected));
     }
     assert_eq!(script.count("cuCtxGetId"), 1);
+}
+
+/// The caller's context, which another thread may destroy at any time, is named by no call.
+#[rstest]
+fn the_callers_context_is_not_named(script: Script) {
+    script.current(CONTEXT_B);
+    let place = Place::cuda(0, ARRAY);
+    let guards = || {
+        let mut guard = ContextGuard::of_memory(&script, &place)?;
+        guard.switch(context(PRIMARY))?;
+        // Back to the caller's by another way, and away again.
+        guard.switch(context(CONTEXT_B))?;
+        assert_eq!(script.current_now(), CONTEXT_B);
+        guard.switch(context(CONTEXT_A))?;
+        drop(guard);
+        drop(ContextGuard::of_device(&script, 0)?);
+        drop(ContextGuard::above(&script, context(CONTEXT_A))?);
+        ContextGuard::of_stream(&script, STREAM, &place)?.around_call(|| Ok::<_, DriverError>(()))
+    };
+    guards().expect("contexts");
+    let named = |call: &String| call.ends_with(&format!(" {CONTEXT_B:#x}"));
+    assert_eq!(script.calls().iter().find(|call| named(call)), None);
+    assert_eq!(script.current_now(), CONTEXT_B);
+}
+
+/// Others that replace what is current, push and do not pop, or pop what is not theirs.
+#[rstest]
+fn what_others_leave_current_is_taken_away(
+    script: Script,
+    #[values(0, CONTEXT_B)] before: u64,
+    #[values(PRIMARY, CONTEXT_A)] above: u64,
+    #[values(0, 1, 2)] pops: usize,
+    #[values(0, 1, 2)] pushes: usize,
+) {
+    script.current(before);
+    let mut guard = ContextGuard::around(&script).expect("a context");
+    guard.switch(context(above)).expect("a context");
+    for _ in 0..pops {
+        // Of an empty stack it is refused.
+        let _ = script.pop_current_context();
+    }
+    for _ in 0..pushes {
+        let pushed = script.push_current_context(context(CONTEXT_A));
+        pushed.expect("a context");
+    }
+    drop(guard);
+    assert_eq!(script.current_now(), before);
+}
+
+/// A context that ends on this thread is popped by that, and the caller's stays.
+#[rstest]
+fn a_context_that_has_ended_is_popped_once(
+    script: Script,
+    #[values(false, true)] is_shared: bool,
+    #[values(0, CONTEXT_B)] before: u64,
+) {
+    script.current(before);
+    let guard = match is_shared {
+        true => ContextGuard::around(&script),
+        false => ContextGuard::new(&script),
+    };
+    let mut guard = guard.expect("a context");
+    guard.switch(context(CONTEXT_A)).expect("a context");
+    assert_eq!(script.pop_current_context(), Ok(Some(context(CONTEXT_A))));
+    drop(guard);
+    assert_eq!(script.current_now(), before);
+}
+
+#[cfg(feature = "cudarc")]
+#[rstest]
+fn what_stays_is_in_the_place_of_the_callers(
+    script: Script,
+    #[values(0, CONTEXT_A, CONTEXT_B)] before: u64,
+    #[values(0, 1, 2)] refusals: u32,
+) {
+    script.current(before);
+    let there = ContextGuard::of_context(&script, context(CONTEXT_A)).expect("a context");
+    (0..refusals).for_each(|_| drop(script.fault("cuCtxSetCurrent", 0, 999)));
+    let is_refused = refusals == 2 && before != CONTEXT_A;
+    assert_eq!(there.stay().is_err(), is_refused);
+    let expected = if is_refused { before } else { CONTEXT_A };
+    assert_eq!(script.current_now(), expected);
+    if expected != before {
+        let popped = script.pop_current_context();
+        assert_eq!(
+            (popped.is_ok(), script.current_now()),
+            (true, 0),
+            "one is there"
+        );
+    }
 }
 
 #[test]

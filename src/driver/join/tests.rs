@@ -3,7 +3,7 @@
 use rstest::{fixture, rstest};
 
 use super::*;
-use crate::driver::script::{Script, context};
+use crate::driver::script::{Script, context, contexts_at};
 use crate::protocol::stream::Capture;
 
 const A1: Stream = Stream::from_raw(0xa1);
@@ -177,16 +177,10 @@ fn bare_streams_wait_with_the_arrays(script: Script) {
     joined.stream(A1, Defaults::OfCurrent);
     assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(2));
     let calls = script.calls();
-    let waits = calls
-        .iter()
-        .enumerate()
-        .filter(|(_, call)| call.starts_with("cuStreamWaitEvent"));
-    for (at, _) in waits {
-        let set = calls[..at]
-            .iter()
-            .rev()
-            .find(|call| call.starts_with("cuCtxSetCurrent"));
-        assert_eq!(set.map(String::as_str), Some("cuCtxSetCurrent 0xb"));
+    for (call, current) in contexts_at(&calls, CONTEXT_A) {
+        if call.starts_with("cuStreamWaitEvent") {
+            assert_eq!(current, CONTEXT_B);
+        }
     }
 }
 
@@ -199,7 +193,7 @@ fn bare_default_streams_are_the_current_contexts(script: Script) {
         !script
             .calls()
             .iter()
-            .any(|call| call.starts_with("cuCtxSetCurrent"))
+            .any(|call| call.starts_with("cuCtxPushCurrent"))
     );
 }
 
@@ -216,7 +210,7 @@ fn bare_default_streams_of_several_contexts_are_several(
     assert_eq!(join(&script, &joined, on).ok(), Some(events));
     let calls = script.calls();
     assert!(
-        calls.contains(&"cuCtxSetCurrent 0xb".to_owned()),
+        calls.contains(&"cuCtxPushCurrent 0xb".to_owned()),
         "{calls:?}"
     );
 }
@@ -337,7 +331,9 @@ fn a_default_stream_without_arrays_is_the_current_contexts(script: Script) {
     assert_eq!(join(&script, &joined, Stream::LegacyDefault).ok(), Some(1));
     let calls = script.calls();
     assert!(
-        !calls.iter().any(|call| call.starts_with("cuCtxSetCurrent")),
+        !calls
+            .iter()
+            .any(|call| call.starts_with("cuCtxPushCurrent")),
         "{calls:?}"
     );
 }

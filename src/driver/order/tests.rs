@@ -4,7 +4,7 @@ use rstest::{fixture, rstest};
 
 use super::*;
 use crate::driver::PointerInfo;
-use crate::driver::script::{Script, context};
+use crate::driver::script::{Script, context, contexts_at};
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Platform;
@@ -119,14 +119,14 @@ fn the_ready_streams_context_is_current_meanwhile(script: Script) {
         [
             "cuCtxGetCurrent",
             "cuStreamGetCtx 0xa1",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPushCurrent 0xa",
             "cuStreamIsCapturing 0xa1",
             "cuStreamIsCapturing 0xa2",
             "cuCtxGetId 0xa",
             "cuEventCreate",
             "cuEventRecord 0xe001 0xa1",
             "cuStreamWaitEvent 0xa2 0xe001",
-            "cuCtxSetCurrent 0xb",
+            "cuCtxPopCurrent",
         ]
     );
     assert_eq!(script.current_now(), CONTEXT_B);
@@ -142,7 +142,7 @@ fn a_thread_without_a_context_borrows_the_arrays(script: Script) {
         [
             "cuCtxGetCurrent",
             "cuPointerGetAttributes 0x7000",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPushCurrent 0xa",
             "cuStreamGetCtx 0xa1",
             "cuStreamIsCapturing 0xa1",
             "cuStreamIsCapturing 0xa2",
@@ -150,7 +150,7 @@ fn a_thread_without_a_context_borrows_the_arrays(script: Script) {
             "cuEventCreate",
             "cuEventRecord 0xe001 0xa1",
             "cuStreamWaitEvent 0xa2 0xe001",
-            "cuCtxSetCurrent 0x0",
+            "cuCtxPopCurrent",
         ]
     );
     assert_eq!(script.current_now(), 0);
@@ -177,14 +177,14 @@ fn a_ready_stream_of_another_device(script: Script) {
         [
             "cuCtxGetCurrent",
             "cuStreamGetCtx 0xb1",
-            "cuCtxSetCurrent 0xb",
+            "cuCtxPushCurrent 0xb",
             "cuStreamIsCapturing 0xb1",
             "cuStreamIsCapturing 0xa1",
             "cuCtxGetId 0xb",
             "cuEventCreate",
             "cuEventRecord 0xe001 0xb1",
             "cuStreamWaitEvent 0xa1 0xe001",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPopCurrent",
         ]
     );
 }
@@ -209,14 +209,14 @@ fn default_streams_are_those_of_the_pointers_context(
         [
             "cuCtxGetCurrent",
             "cuPointerGetAttributes 0x7000",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPushCurrent 0xa",
             &format!("cuStreamIsCapturing {record}"),
             &format!("cuStreamIsCapturing {wait}"),
             "cuCtxGetId 0xa",
             "cuEventCreate",
             &format!("cuEventRecord 0xe001 {record}"),
             &format!("cuStreamWaitEvent {wait} 0xe001"),
-            "cuCtxSetCurrent 0xb",
+            "cuCtxPopCurrent",
         ]
     );
 }
@@ -232,11 +232,11 @@ fn a_handle_of_one_device_and_a_default_stream_of_another(script: Script) {
             "cuStreamGetCtx 0xb1",
             "cuStreamIsCapturing 0xb1",
             "cuStreamIsCapturing 0x1",
-            "cuCtxSetCurrent 0xb",
+            "cuCtxPushCurrent 0xb",
             "cuCtxGetId 0xb",
             "cuEventCreate",
             "cuEventRecord 0xe001 0xb1",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPopCurrent",
             "cuStreamWaitEvent 0x1 0xe001",
         ],
         "the default stream is asked and waits in the array's context"
@@ -344,10 +344,10 @@ fn the_host_waits_for_the_stream(script: Script) {
         [
             "cuCtxGetCurrent",
             "cuStreamGetCtx 0xa1",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPushCurrent 0xa",
             "cuStreamIsCapturing 0xa1",
             "cuStreamSynchronize 0xa1",
-            "cuCtxSetCurrent 0xb",
+            "cuCtxPopCurrent",
         ]
     );
     synchronize(&script, A1, &PLACE).expect("the same by name");
@@ -416,7 +416,7 @@ fn exclusive_managed_memory_ready_on_another_device(script: Script) {
         script.calls()[5..],
         [
             "cuStreamIsCapturing 0xb1",
-            "cuCtxSetCurrent 0xa",
+            "cuCtxPopCurrent",
             "cuStreamIsCapturing 0x1",
             "cuStreamSynchronize 0xb1",
             "cuCtxSynchronize",
@@ -443,10 +443,10 @@ fn exclusive_managed_memory_that_is_ready(script: Script) {
         "cuCtxGetCurrent",
         "cuPointerGetAttributes 0x7000",
         "cuDevicePrimaryCtxGetState 0",
-        "cuCtxSetCurrent 0xa",
+        "cuCtxPushCurrent 0xa",
         "cuStreamIsCapturing 0x1",
         "cuCtxSynchronize",
-        "cuCtxSetCurrent 0xb",
+        "cuCtxPopCurrent",
     ];
     assert_eq!(script.take_calls(), calls);
     script.captured(Stream::LegacyDefault, Capture::BlocksLegacy, 0);
@@ -473,12 +473,12 @@ fn exclusive_managed_memory_that_is_ready(script: Script) {
 /// Whose the memory is does not matter: every device that wants managed memory to itself is waited for, in the contexts
 /// that are known, each once; and whether one has a capture is asked of all of them first.
 #[rstest]
-#[case::of_another_device(&[1], &["0xb"])]
-#[case::of_both(&[0, 1], &["0xa", "0xb"])]
+#[case::of_another_device(&[1], &[CONTEXT_B])]
+#[case::of_both(&[0, 1], &[CONTEXT_A, CONTEXT_B])]
 fn managed_memory_that_other_devices_want(
     script: Script,
     #[case] exclusive: &[i32],
-    #[case] waited: &[&str],
+    #[case] waited: &[u64],
 ) {
     script
         .managed(ARRAY)
@@ -496,16 +496,9 @@ fn managed_memory_that_other_devices_want(
     for _ in 0..2 {
         synchronize(&script, Stream::None, &place).expect("the devices are waited for");
         let calls = script.take_calls();
-        let mut current = "0xa";
-        let mut found = Vec::new();
-        for call in &calls {
-            if let Some(context) = call.strip_prefix("cuCtxSetCurrent ") {
-                current = context;
-            }
-            if call == "cuCtxSynchronize" {
-                found.push(current);
-            }
-        }
+        let contexts = contexts_at(&calls, CONTEXT_A).into_iter();
+        let waits = contexts.filter(|(call, _)| *call == "cuCtxSynchronize");
+        let found = waits.map(|(_, context)| context).collect::<Vec<_>>();
         assert_eq!(found, waited, "{calls:?}");
         assert_eq!(
             (script.primary_count(0), script.primary_count(1)),
@@ -644,7 +637,9 @@ fn assert_only_asked(script: &Script) {
     let asking = [
         "cuStreamGetCtx",
         "cuCtxGetCurrent",
+        "cuCtxPushCurrent",
         "cuCtxSetCurrent",
+        "cuCtxPopCurrent",
         "cuStreamIsCapturing",
         "cuStreamGetCaptureInfo",
         "cuPointerGetAttributes",
@@ -865,7 +860,7 @@ fn a_per_thread_stream_of_another_thread(script: Script) {
 #[rstest]
 #[case::get_context("cuStreamGetCtx", 0)]
 #[case::get_current("cuCtxGetCurrent", 0)]
-#[case::set_current("cuCtxSetCurrent", 0)]
+#[case::push_current("cuCtxPushCurrent", 0)]
 #[case::ask_ready("cuStreamIsCapturing", 0)]
 #[case::ask_requested("cuStreamIsCapturing", 1)]
 #[case::get_id("cuCtxGetId", 0)]
@@ -893,8 +888,8 @@ fn a_call_that_fails(script: Script, #[case] call: &'static str, #[case] after: 
 #[rstest]
 fn a_context_that_cannot_be_put_back_is_reported(script: Script, #[values(1, 2)] refusals: usize) {
     script.current(CONTEXT_B);
-    for after in [1, 0].into_iter().take(refusals) {
-        script.fault("cuCtxSetCurrent", after, 4);
+    for _ in 0..refusals {
+        script.fault("cuCtxPopCurrent", 0, 4);
     }
     let done = by_event(&script, A1, A2);
     match refusals {
@@ -902,7 +897,7 @@ fn a_context_that_cannot_be_put_back_is_reported(script: Script, #[values(1, 2)]
             done.expect("an order"),
             Done::Event(Reason::DifferentStreams)
         ),
-        _ => assert_eq!(failure(done), ("cuCtxSetCurrent", Some(4))),
+        _ => assert_eq!(failure(done), ("cuCtxPopCurrent", Some(4))),
     }
     assert_eq!(script.current_now(), CONTEXT_B);
     assert_eq!(
@@ -917,7 +912,7 @@ fn the_first_error_is_the_one_reported(script: Script) {
     script
         .current(CONTEXT_B)
         .fault("cuEventRecord", 0, 719)
-        .fault("cuCtxSetCurrent", 1, 4);
+        .fault("cuCtxPopCurrent", 0, 4);
     assert_eq!(
         failure(by_event(&script, A1, A2)),
         ("cuEventRecord", Some(719))

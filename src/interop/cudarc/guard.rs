@@ -19,8 +19,8 @@ use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
 use crate::view::keep::Begun;
 use crate::view::{
-    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, back_if_refused, check_cuda,
-    detach, is_elsewhere, thread_of, with_driver,
+    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
+    is_elsewhere, stay_if_done, thread_of, with_driver,
 };
 
 /// Keeps a view on a stream: the stream has been made to wait for the data, and when the guard is dropped the
@@ -257,11 +257,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         check_cuda(array.descriptor()).map_err(|refused| view.refusal(refused.into()))?;
         check_device(array.device(), stream)?;
         let (pointer, may_host_write) = seen_by_device(array)?;
-        let displaced = match number.is_default() {
+        let there = match number.is_default() {
             true => mean_default(array, stream)?,
             false => None,
         };
-        let guard = back_if_refused(displaced, Self::enter(array, is_part, stream, number));
+        let guard = stay_if_done(there, Self::enter(array, is_part, stream, number));
         Ok(Self {
             guard: Some(guard?),
             view,

@@ -162,18 +162,21 @@ pub(super) fn within<R>(
         Ok(driver) => driver,
         Err(absent) => return body(Err(absent)),
     };
-    let before = twice(|| ContextGuard::around(driver)).ok();
+    let mut before = twice(|| ContextGuard::around(driver)).ok();
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
     let own = context_of(&context);
-    let entered = twice(|| driver.set_current_context(own));
+    let entered = match (&mut before, own) {
+        (Some(before), Some(own)) => twice(|| before.switch(own)),
+        _ => twice(|| driver.set_current_context(own)),
+    };
     let result = body(entered.map(|()| driver));
     context.record_err(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
         drop(last);
-        // A context that has just ended is named no more.
+        // A context that was the caller's and has just ended is named no more.
         if before
             .as_ref()
             .is_some_and(|before| before.original() == own)

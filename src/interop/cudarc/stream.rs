@@ -5,12 +5,12 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 
 use super::in_context::{InContext, context_of};
-use crate::driver::DriverError;
+use crate::driver::{ContextGuard, DriverError};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-use crate::view::{CaiView, Displaced, IntoLiveStream, Keeper, Kept, LiveStream, with_driver};
+use crate::view::{CaiView, IntoLiveStream, Keeper, Kept, LiveStream, with_driver};
 
 /// Lets `?` convert cudarc's errors in functions that return [`Error`].
 impl From<cudarc::driver::DriverError> for Error {
@@ -64,7 +64,7 @@ impl<'a> IntoLiveStream<'a> for &'a Arc<CudaStream> {
 }
 
 impl Keeper for Arc<CudaStream> {
-    fn check(&self, array: &CaiView) -> Result<Option<Displaced>, Error> {
+    fn check(&self, array: &CaiView) -> Result<Option<ContextGuard<'static>>, Error> {
         if !number_of(self)?.is_default() {
             return Ok(None);
         }
@@ -100,15 +100,14 @@ pub(super) fn check_device(memory: Device, stream: &CudaStream) -> Result<(), Vi
 pub(super) fn mean_default(
     array: &CaiView,
     stream: &CudaStream,
-) -> Result<Option<Displaced>, Error> {
+) -> Result<Option<ContextGuard<'static>>, Error> {
     let own = context_of(stream.context());
     let data = array.descriptor().data();
     if array.means_current_context() {
         // Not by cudarc, whose `bind_to_thread` tells an error instead that another thread notes meanwhile.
         return Ok(with_driver(|driver| {
-            let before = driver.current_context()?;
-            driver.set_current_context(own)?;
-            Ok::<_, DriverError>(Some(Displaced(before)))
+            own.map(|own| ContextGuard::of_context(driver, own))
+                .transpose()
         })?);
     }
     if data == 0 {

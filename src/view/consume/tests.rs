@@ -3,7 +3,7 @@
 use std::thread;
 
 use super::*;
-use crate::driver::script::{self, Script, context};
+use crate::driver::script::{self, Script, context, contexts_at};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, DeviceType};
@@ -88,16 +88,11 @@ fn expected(
 }
 
 /// The context that is current where the event is recorded, if this one is at the first call.
-fn recorded_in(calls: &[String], mut current: u64) -> u64 {
-    for call in calls {
-        if let Some(handle) = call.strip_prefix("cuCtxSetCurrent 0x") {
-            current = u64::from_str_radix(handle, 16).expect("a handle");
-        }
-        if call.starts_with("cuEventRecord") {
-            return current;
-        }
-    }
-    panic!("nothing is recorded: {calls:?}");
+fn recorded_in(calls: &[String], current: u64) -> u64 {
+    let contexts = contexts_at(calls, current).into_iter();
+    let mut records = contexts.filter(|(call, _)| call.starts_with("cuEventRecord"));
+    let (_, context) = records.next().expect("something is recorded");
+    context
 }
 
 #[test]

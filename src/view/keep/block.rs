@@ -69,19 +69,17 @@ impl Home {
         Ok(None)
     }
 
-    /// Makes it current on a thread of ours; returns false if it is gone, and all work and memory with it.
+    /// Makes it current; returns `None` if it is gone, and all work and memory with it.
     ///
     /// # Errors
     /// The driver's refusal, twice: the context may be there.
-    fn enter(self, driver: &dyn Driver) -> Result<bool, DriverError> {
+    fn enter(self, driver: &dyn Driver) -> Result<Option<ContextGuard<'_>>, DriverError> {
         let enter = || {
             let is_there = driver.context_id(self.context)? == self.id;
-            if is_there {
-                driver.set_current_context(Some(self.context))?;
-            }
-            Ok(is_there)
+            let enter = || ContextGuard::above(driver, self.context);
+            is_there.then(enter).transpose()
         };
-        unless_ended(enter).map(|is_there| is_there.unwrap_or(false))
+        unless_ended(enter).map(Option::flatten)
     }
 }
 
@@ -241,13 +239,13 @@ impl Use {
         mark.ok().flatten().map(StreamMark::from)
     }
 
-    /// Marks what the stream, which is kept, holds now; for a thread of ours, whose context changes.
+    /// Marks what the stream, which is kept, holds now; for a thread of ours.
     pub(super) fn mark(&self, driver: &'static dyn Driver) -> Mark {
-        match self.home.enter(driver) {
-            Ok(true) => {}
-            Ok(false) => return Mark::Over,
+        let _there = match self.home.enter(driver) {
+            Ok(Some(there)) => there,
+            Ok(None) => return Mark::Over,
             Err(_) => return Mark::Later,
-        }
+        };
         let Works::On(stream, _) = self.works else {
             return Mark::Unnamed;
         };
@@ -259,7 +257,7 @@ impl Use {
     }
 
     /// Asks without a wait whether an event of this context has been reached. One of a context that is gone has, and so has one
-    /// that the driver tells nothing of. On a thread of ours, whose context changes.
+    /// that the driver tells nothing of.
     ///
     /// # Errors
     /// The driver's refusal: the context may be there.
@@ -268,7 +266,8 @@ impl Use {
         driver: &dyn Driver,
         event: Event,
     ) -> Result<bool, DriverError> {
-        Ok(!self.home.enter(driver)? || driver.event_query(event) != Ok(false))
+        let there = self.home.enter(driver)?;
+        Ok(there.is_none() || driver.event_query(event) != Ok(false))
     }
 
     /// The contexts of the work, by [`site`](Self::site); for work on streams that are not known every primary one in use, too.
@@ -284,8 +283,7 @@ impl Use {
         Ok(found)
     }
 
-    /// The context of the work, to be waited for; `None` if its context is gone, and all work with it. On a thread of
-    /// ours, whose context changes.
+    /// The context of the work, to be waited for; `None` if its context is gone, and all work with it.
     ///
     /// # Errors
     /// The driver's refusal: the device is not known.
@@ -310,7 +308,7 @@ impl Site {
     }
 
     /// Blocks until the context has done the work that it has; returns false if it may not have, since the driver refuses
-    /// to wait. For a thread of ours, whose context changes.
+    /// to wait.
     pub(super) fn settle(&self, driver: &dyn Driver) -> bool {
         self.wait(driver).is_ok()
     }
@@ -320,13 +318,13 @@ impl Site {
     /// # Errors
     /// The driver's refusal to wait.
     pub(super) fn wait(&self, driver: &dyn Driver) -> Result<(), DriverError> {
-        let _primary = match self.home {
+        let _there = match self.home {
             Some(home) => match home.enter(driver)? {
-                true => None,
-                false => return Ok(()),
+                Some(there) => there,
+                None => return Ok(()),
             },
             None => match ContextGuard::of_device(driver, self.ordinal) {
-                Ok(entered) => Some(entered),
+                Ok(there) => there,
                 Err(_) if driver.primary_context_active(self.ordinal) == Ok(false) => return Ok(()),
                 Err(refused) => return Err(refused),
             },
@@ -351,19 +349,18 @@ impl Site {
         self.home == Some(used.home) && !matches!(used.works, Works::Anywhere(_))
     }
 
-    /// A context; `None` if it is gone. On a thread of ours, whose context changes.
+    /// A context; `None` if it is gone.
     fn of(driver: &dyn Driver, home: Home) -> Result<Option<Self>, DriverError> {
-        if !home.enter(driver)? {
+        let Some(_there) = home.enter(driver)? else {
             return Ok(None);
-        }
+        };
         Ok(Some(Self {
             ordinal: driver.current_device()?,
             home: Some(home),
         }))
     }
 
-    /// The primary contexts in use but this one, and `another`, which is not this one. No call tells of other contexts. On a
-    /// thread of ours, whose context changes.
+    /// The primary contexts in use but this one, and `another`, which is not this one. No call tells of other contexts.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
@@ -479,8 +476,7 @@ impl Block {
         self.is_pooled() || self.used.stream().is_none()
     }
 
-    /// The contexts whose work may use it, but its own if the call that frees it waits for that. On a thread of ours,
-    /// whose context changes.
+    /// The contexts whose work may use it, but its own if the call that frees it waits for that.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
@@ -510,8 +506,7 @@ impl Block {
         (!is_reset).then_some(there)
     }
 
-    /// Gives the memory back; on a thread of ours, whose context changes. Only memory of a pool is freed without a
-    /// wait for its context. Returns it if the driver does not tell whether its context is there.
+    /// Gives the memory back. Only memory of a pool is freed without a wait for its context. Returns it if the driver does not tell whether its context is there.
     ///
     /// # Safety
     /// No work that uses the memory is pending: in its own context, for what is no memory of a pool, the call itself
@@ -519,7 +514,7 @@ impl Block {
     pub(super) unsafe fn free(self) -> Option<Self> {
         match self.home.enter(self.driver) {
             Err(_) => return Some(self),
-            Ok(true) => {
+            Ok(Some(_there)) => {
                 // SAFETY: no work is pending but what the call waits for, by this function's contract; `self` is taken,
                 // and the call below is made only if this one has freed nothing.
                 let freed = unsafe { self.give_back() };
@@ -528,7 +523,7 @@ impl Block {
                     return None;
                 }
             }
-            Ok(false) => {}
+            Ok(None) => {}
         }
         if let Some(_there) = self.elsewhere() {
             // SAFETY: no work is pending, by this function's contract, as memory of a pool has no call that waits; it is

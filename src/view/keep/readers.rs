@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::block::{StreamMark, Use};
-use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, twice};
+use crate::driver::{self, Context, Driver, DriverError, Relaxed, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Stream, refuse_wait};
@@ -233,7 +233,7 @@ pub(crate) fn before_writer(
 
 fn are_reached(driver: &dyn Driver, marks: &[Arc<StreamMark>]) -> Result<bool, DriverError> {
     // A capture forbids to ask about events, but in this mode.
-    let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+    let _relaxed = Relaxed::new(driver)?;
     Ok(marks.iter().all(|mark| mark.query() == Ok(true)))
 }
 
@@ -257,7 +257,7 @@ impl Before {
         owner: &Owner,
     ) -> Result<(), Error> {
         if !self.lost.is_empty() {
-            let (_before, _relaxed) = (ContextGuard::around(driver)?, Relaxed::new(driver)?);
+            let _relaxed = Relaxed::new(driver)?;
             for (used, context, _) in &self.lost {
                 let used = used.map_or_else(|| Use::anywhere(driver, *context), Ok)?;
                 for site in used.sites(driver)? {

@@ -1,7 +1,7 @@
 //! Which stream a number means, on the scripted driver.
 
 use super::*;
-use crate::driver::script::{self, Script, context};
+use crate::driver::script::{self, Script, context, contexts_at};
 use crate::driver::{MemoryKind, PointerInfo};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Device, DeviceType};
@@ -78,15 +78,12 @@ fn script() -> &'static Script {
 
 /// Which context was current at each record, wait, and free, after `before` at the first call.
 fn contexts(script: &Script, before: u64) -> Vec<(String, String)> {
-    let mut now = format!("{before:#x}");
+    let calls = script.take_calls();
     let mut found = Vec::new();
-    for call in script.take_calls() {
-        match call.split_once(' ') {
-            Some(("cuCtxSetCurrent", to)) => now = to.into(),
-            Some((name @ ("cuEventRecord" | "cuStreamWaitEvent" | "cuMemFree"), _)) => {
-                found.push((name.into(), now.clone()));
-            }
-            _ => {}
+    for (call, current) in contexts_at(&calls, before) {
+        let name = call.split(' ').next().unwrap_or_default();
+        if let "cuEventRecord" | "cuStreamWaitEvent" | "cuMemFree" = name {
+            found.push((name.into(), format!("{current:#x}")));
         }
     }
     found

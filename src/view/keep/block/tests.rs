@@ -106,7 +106,7 @@ fn memory_is_freed_elsewhere_if_its_context_ends_meanwhile() {
         let is_again = memory == Memory::Pool && [201, 709].contains(&code);
         assert_eq!(tries, 1 + usize::from(is_again), "{memory:?} {code}");
         let calls = driver.take_calls();
-        let is_elsewhere = calls.iter().any(|call| call == "cuCtxSetCurrent 0xb10d");
+        let is_elsewhere = calls.iter().any(|call| call == "cuCtxPushCurrent 0xb10d");
         assert_eq!(is_elsewhere, is_again, "{calls:?}");
     }
 }
@@ -317,7 +317,7 @@ fn what_the_driver_refuses_is_no_answer() {
 /// once is asked about again; one that comes twice leaves all as it was.
 #[test]
 fn a_context_that_the_driver_does_not_tell_of_may_be_there() {
-    let calls = ["cuCtxGetId", "cuCtxSetCurrent"];
+    let calls = ["cuCtxGetId", "cuCtxPushCurrent"];
     for (call, code) in calls
         .into_iter()
         .flat_map(|call| [2, 999, 201, 709].map(|code| (call, code)))
