@@ -2,10 +2,10 @@
 //!
 //! # What is called
 //! Nothing if `protocol::stream::settled` finds nothing to do. Else, for two streams with handles:
-//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxSetCurrent` if another
+//! `cuCtxGetCurrent`, `cuStreamGetCtx` of the ready stream, `cuCtxPushCurrent` if another
 //! context is current, `cuStreamIsCapturing` of both, `cuCtxGetId`, `cuEventRecord` on a pooled
 //! event (the first one of a context costs a `cuEventCreate`), `cuStreamWaitEvent`, and
-//! `cuCtxSetCurrent` back. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
+//! `cuCtxPopCurrent` after a push. Two captures that are both active cost a `cuStreamGetCaptureInfo` each.
 //!
 //! # Contexts
 //! An event must be of the context of the stream that it is recorded on, and is created in the

@@ -48,7 +48,7 @@ SURVIVED: dict[str, list[Survived]] = {
     "cuCtxGetCurrent": [HOST_WAITS],
     "cuCtxGetDevice": [WITHOUT_POOL, HOST_WAITS],
     "cuCtxGetId": [HOST_WAITS],
-    "cuCtxSetCurrent": [Survived("the caller's context is made current once more", (), ("cuCtxSetCurrent",), True)],
+    "cuCtxPopCurrent": [Survived("the caller's context is made current once more", (), ("cuCtxPopCurrent",), True)],
     "cuDevicePrimaryCtxRelease": [Survived("one reference to the context too many, after the copy")],
     "cuEventCreate": [HOST_WAITS],
     "cuEventRecord": [NEW_EVENT, HOST_WAITS],
@@ -60,7 +60,7 @@ SURVIVED: dict[str, list[Survived]] = {
 }
 #: The last call that makes a handle of `share`. Leaving the block cannot be refused: at worst its event is left.
 SHARED = "cuIpcGetEventHandle"
-OF_A_SHARES_END = ("cuCtxGetCurrent", "cuCtxGetId", "cuCtxSetCurrent", "cuEventDestroy")
+OF_A_SHARES_END = ("cuCtxGetId", "cuCtxPushCurrent", "cuEventDestroy", "cuCtxPopCurrent")
 #: Foresees what an export would do, and answers also if the driver cannot be asked: by naming what was not answered.
 TOLD = ("explain", "explain, numpy", "explain, no consumer", "explain a dict, owner")
 

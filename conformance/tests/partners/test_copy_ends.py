@@ -262,7 +262,7 @@ def test_a_source_stays_until_a_finished_copy_that_could_not_be_waited_for_has_r
 # What the driver can refuse to tell the threads of the library, each time that they ask.
 QUESTIONS = {
     "the context's number": {"cuCtxGetId": 2},
-    "the context": {"cuCtxSetCurrent": 2},
+    "the context": {"cuCtxPushCurrent": 2},
 }
 
 

@@ -28,7 +28,7 @@ KINDS = ("device", "managed", "other device", "cpu")
 ENDS = ("none", "at once", "gate", "object", "object", "capture")
 NO_SYNC, LEGACY, PER_THREAD = DEFAULTS = (-1, 1, 2)
 #: What the threads that end copies ask the driver.
-ASKED = ("cuEventQuery", "cuEventRecord", "cuStreamGetId", "cuCtxGetId", "cuCtxSetCurrent", "cuMemAlloc")
+ASKED = ("cuEventQuery", "cuEventRecord", "cuStreamGetId", "cuCtxGetId", "cuCtxPushCurrent", "cuMemAlloc")
 CODES = (1, 400, 801, 999)
 
 pytestmark = pytest.mark.usefixtures("schedule")

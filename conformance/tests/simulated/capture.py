@@ -17,7 +17,9 @@ ASKED = ("cuStreamIsCapturing", "cuStreamGetCaptureInfo")
 QUESTIONS = {
     "cuInit",  # where the library meets the driver for the first time
     "cuCtxGetCurrent",
+    "cuCtxPushCurrent",
     "cuCtxSetCurrent",
+    "cuCtxPopCurrent",
     "cuCtxGetId",
     "cuStreamGetCtx",
     *ASKED,

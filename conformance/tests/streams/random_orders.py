@@ -357,7 +357,7 @@ class Program:
         call, live = calls[at], self.machine.control.live()
         # The order stands by then: the caller's context is made current once more.
         is_made = not {"cuStreamWaitEvent", "cuStreamSynchronize"} & set(calls[at:])
-        is_late = is_made and call in ("cuCtxSetCurrent", "cuDevicePrimaryCtxRelease")
+        is_late = is_made and call in ("cuCtxPopCurrent", "cuDevicePrimaryCtxRelease")
         for _ in range(3):
             self.machine.control.fault(call, choose.choice(FAILURES), calls[: at + 1].count(call))
             try:

@@ -165,8 +165,8 @@ def test_the_calls_of_a_wait(track: Track) -> None:
         await track.view(track.a).wait()
         return track.machine.names()
 
-    question = ["cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent", "cuEventQuery"]
-    question += ["cuThreadExchangeStreamCaptureMode", "cuCtxSetCurrent"]
+    question = ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuEventQuery", "cuCtxPopCurrent"]
+    question += ["cuThreadExchangeStreamCaptureMode"]
     mark = ["cuCtxGetCurrent", "cuStreamGetCtx", "cuStreamIsCapturing", "cuCtxGetId", "cuEventRecord"]
     assert run(main()) == mark + question
 

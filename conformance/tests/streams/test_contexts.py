@@ -138,12 +138,12 @@ def test_whatever_call_fails_the_callers_context_is_current_again(face: str, sec
     """Each call of the order in turn, but for those that put the context back."""
     view, before = view_on(second, 1, second.a), machine.current()
     made = calls_of(face, view, second.b, machine)
-    assert made[-1] == "cuCtxSetCurrent"
+    assert made[-1] == "cuCtxPopCurrent" or face == "wait"
     # A wait in a coroutine ends its order by the record, and what follows a question puts mode and context back.
     ends = ("cuStreamWaitEvent", "cuEventRecord") if face == "wait" else ("cuStreamWaitEvent",)
     last = made.index("cuEventQuery") + 1 if face == "wait" else -1
     for at, name in enumerate(made[:last]):
-        if name == "cuCtxSetCurrent" and made[at - 1] in ends:
+        if name == "cuCtxPopCurrent" and made[at - 1] in ends:
             continue
         if made[at - 1 : at + 1] == ["cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode"]:
             continue  # puts the mode back
@@ -159,7 +159,7 @@ def test_whatever_call_fails_the_callers_context_is_current_again(face: str, sec
         assert machine.current() == before, name
         assert machine.control.pending_faults() == 0
         assert cd.stats()["open_guards"] == 0
-    assert calls_of(face, view, second.b, machine)[-1] == "cuCtxSetCurrent", "and the next order is made"
+    assert calls_of(face, view, second.b, machine)[-1] == made[-1], "and the next order is made"
     assert machine.current() == before
 
 
@@ -185,12 +185,12 @@ def test_whatever_call_fails_a_thread_without_a_context_stays_without_one(second
 def test_a_context_that_cannot_be_put_back_is_reported(second: Track, machine: Machine) -> None:
     """It is tried twice, as the order is made by then."""
     view = view_on(second, 1, second.a)
-    machine.control.fault("cuCtxSetCurrent", OUT_OF_MEMORY, 2)
+    machine.control.fault("cuCtxPopCurrent", OUT_OF_MEMORY, 1)
     view.on(second.b)
     assert machine.current() == machine.context(0)
-    for nth in (2, 3):
-        machine.control.fault("cuCtxSetCurrent", OUT_OF_MEMORY, nth)
-    with pytest.raises(cd.DriverError, match="cuCtxSetCurrent"):
+    for nth in (1, 2):
+        machine.control.fault("cuCtxPopCurrent", OUT_OF_MEMORY, nth)
+    with pytest.raises(cd.DriverError, match="cuCtxPopCurrent"):
         view.on(second.b)
     machine.set_current(0)
 
@@ -391,8 +391,9 @@ def test_system_memory_is_taken_on_the_callers_word(track: Track) -> None:
     track.machine.clear()
     view.on(track.a)
     assert track.machine.order() == one_event(LEGACY, track.a)
-    switched = [next(iter(call.arguments.values())) for call in track.control.calls("cuCtxSetCurrent")]
-    assert switched == [track.machine.context(0), track.machine.context(1)]
+    switched = [next(iter(call.arguments.values())) for call in track.control.calls("cuCtxPushCurrent")]
+    assert switched == [track.machine.context(0)]
+    assert track.machine.current() == track.machine.context(1)
     with pytest.raises(TypeError, match="array-unreadable"):
         memoryview(view)
     track.machine.set_current(0)

@@ -97,7 +97,7 @@ class Kinds(Track):
 
     def __init__(self, machine: Machine) -> None:
         self.managed, self.pinned = machine.managed_memory(NBYTES), machine.pinned_memory(NBYTES)
-        self.other = machine.device_memory(NBYTES, 1)
+        self.other, self.there = machine.device_memory(NBYTES, 1), machine.stream(1)
         super().__init__(machine)
 
     def close(self) -> None:
@@ -149,6 +149,12 @@ def dropped_copy(track: Kinds, **keywords: Any) -> None:
     gc.collect()
 
 
+def ready_on_another_device(track: Kinds) -> None:
+    """Without a context the stream is asked about in the memory's."""
+    view = track.view(track.there)
+    without_a_context(lambda: view.on(track.b))
+
+
 def captured(track: Kinds) -> None:
     """An event between two streams of one capture."""
     captures = Captures(track.machine)
@@ -196,6 +202,7 @@ ROUTES: dict[str, Callable[[Kinds], object]] = {
     "use-stream-without-a-context": lambda track: without_a_context(lambda: cd.use_stream(track.a)),
     "order-without-a-context": lambda track: without_a_context(lambda: track.view(LEGACY).on(track.a)),
     "join-bare-streams": lambda track: cd.join([track.a, LEGACY], on=track.b),
+    "ready-on-another-device": ready_on_another_device,
     "copy": lambda track: dropped_copy(track),
     "copy-for-a-stream": lambda track: dropped_copy(track, stream=track.b),
     "copy-to-the-host": lambda track: dropped_copy(track, dl_device=(1, 0)),

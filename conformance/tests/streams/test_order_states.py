@@ -147,7 +147,7 @@ def test_a_default_stream_stays_that_of_the_views_context(door: str, sources: So
         machine.clear()
         again.on(track.b)
         assert machine.order() == one_event(1, track.b)
-        assert ("cuCtxSetCurrent", 0) in machine.calls() or current == 0
+        assert ("cuCtxPushCurrent", 0) in machine.calls() or current == 0
         if waits is not None:
             assert machine.control.pending(track.b)
             waits.open()
