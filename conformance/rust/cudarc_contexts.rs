@@ -16,7 +16,7 @@ use rstest::rstest;
 
 use crate::copies::floats_of;
 use crate::cudarc_live::Dice;
-use crate::simulator::{Machine, eventually, machine, number};
+use crate::simulator::{Machine, eventually, machine};
 
 const KINDS: [DeviceType; 3] = [
     DeviceType::CUDA,
@@ -467,10 +467,8 @@ fn a_current_context_that_ends_meanwhile_is_not_named(
         }
         assert_eq!(result::ctx::get_current(), Ok(Some(gone as _)));
         // SAFETY: the one that was pushed.
-        assert_eq!(
-            unsafe { sys::cuCtxPopCurrent_v2(&mut ptr::null_mut()) } as u32,
-            0
-        );
+        let popped = unsafe { sys::cuCtxPopCurrent_v2(&mut ptr::null_mut()) };
+        assert_eq!(popped as u32, 0);
         assert_eq!(result::ctx::get_current(), Ok(Some(stays as _)));
         below
     });

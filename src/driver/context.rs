@@ -534,11 +534,7 @@ impl KeptPrimary {
         driver: &'static dyn Driver,
         context: Context,
     ) -> Result<Option<Self>, DriverError> {
-        let mut there = ContextGuard::new(driver)?;
-        there.switch(context)?;
-        let kept = Self::of_current(driver)?;
-        there.restore()?;
-        Ok(kept)
+        ContextGuard::of_context(driver, context)?.around_call(|| Self::of_current(driver))
     }
 
     /// Retains the current context; `None` if it is not the primary one of its device.

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::protocol::rule::{Field, Rule};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::wrong_type;
+use crate::python::call::device::on_device;
 use crate::python::call::options::Options;
 use crate::python::call::use_stream::Work;
 use crate::python::call::{blocks, policy, stream, use_stream};
@@ -182,8 +183,11 @@ fn open_pickled(
         },
     )?;
     let load = py.import(POOLS)?.getattr("load")?;
-    let mapped = load
-        .call1((new_bytes(py, pickle)?, new_bytes(py, key)?, held))
+    let arguments = (new_bytes(py, pickle)?, new_bytes(py, key)?, held);
+    // cuda.core makes that context current itself, in the place of what is.
+    let mapped = on_device(py, handle.device()?.id, || load.call1(arguments))
+        .map_err(PyErr::from)
+        .flatten()
         .map_err(|failed| match handle.hold() {
             Ok(_) => failed,
             Err(ended) => {

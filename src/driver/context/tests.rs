@@ -281,7 +281,9 @@ fn what_stays_is_in_the_place_of_the_callers(
 ) {
     script.current(before);
     let there = ContextGuard::of_context(&script, context(CONTEXT_A)).expect("a context");
-    (0..refusals).for_each(|_| drop(script.fault("cuCtxSetCurrent", 0, 999)));
+    for _ in 0..refusals {
+        script.fault("cuCtxSetCurrent", 0, 999);
+    }
     let is_refused = refusals == 2 && before != CONTEXT_A;
     assert_eq!(there.stay().is_err(), is_refused);
     let expected = if is_refused { before } else { CONTEXT_A };

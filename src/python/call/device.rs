@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::driver;
-use crate::driver::{Driver, DriverError};
+use crate::driver::{ContextGuard, Driver, DriverError};
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::{valid, wrong_type};
@@ -156,6 +156,23 @@ fn not_here(id: i32, count: i32) -> String {
 fn index(text: &str) -> Option<i32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
+}
+
+/// Calls code of others while the primary context of a device is current; then the caller's is so again.
+///
+/// # Errors
+/// The driver's refusal, before the call.
+pub(crate) fn on_device<R>(
+    py: Python<'_>,
+    ordinal: i32,
+    call: impl FnOnce() -> R,
+) -> Result<R, DriverError> {
+    let driver = driver::driver()?;
+    // The driver is called without the GIL; so must the guard be dropped.
+    let there = py.detach(|| ContextGuard::of_device(driver, ordinal))?;
+    let called = call();
+    py.detach(|| drop(there));
+    Ok(called)
 }
 
 /// Returns the device of a kind, which without an id is that of this thread's context; `None` if there is no such device.

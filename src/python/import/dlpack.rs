@@ -12,11 +12,11 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, ffi};
 
 use crate::driver;
-use crate::driver::ContextGuard;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Platform, Request, Stream};
+use crate::python::call::device::on_device;
 use crate::python::call::options::Options;
 use crate::python::call::{blocks, use_stream};
 use crate::python::capsule;
@@ -336,18 +336,11 @@ fn call_on_its_device<'py>(
     request: &DlpackArguments,
 ) -> PyResult<PyResult<(Bound<'py, PyAny>, StreamHonoured)>> {
     let py = object.py();
-    let driver = match device.device_type {
-        DeviceType::CUDA => driver::driver().ok(),
-        _ => None,
-    };
-    let Some(driver) = driver else {
-        return Ok(call(object, stream, wanted, request));
-    };
-    // The driver is called without the GIL; so must the guard be dropped.
-    let current = py.detach(|| ContextGuard::of_device(driver, device.id))?;
-    let called = call(object, stream, wanted, request);
-    py.detach(|| drop(current));
-    Ok(called)
+    let call = || call(object, stream, wanted, request);
+    match device.device_type {
+        DeviceType::CUDA if driver::driver().is_ok() => Ok(on_device(py, device.id, call)?),
+        _ => Ok(call()),
+    }
 }
 
 /// Reads the tensor of a capsule, whose data is ready on the caller's stream: a capsule names none.

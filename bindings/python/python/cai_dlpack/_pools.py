@@ -63,16 +63,10 @@ def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], G
 
 
 def load(content: bytes, key: bytes, held: object) -> Mapped:
-    """Maps the buffer that another process has dumped. What is current stays."""
-    from cuda.bindings import driver
-
-    _, before = driver.cuCtxGetCurrent()
+    """Maps the buffer that another process has dumped. cuda.core makes the device's context current: the caller puts back
+    what was."""
     with _Relaxed():
-        try:
-            return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
-        finally:
-            # cuda.core makes the device's context current.
-            driver.cuCtxSetCurrent(before)
+        return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
 
 
 def _is_of_cuda_core(found: Any) -> bool:
