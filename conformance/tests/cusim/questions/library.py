@@ -51,6 +51,9 @@ def library_calls(cu: Driver) -> dict[str, Callable[[], int]]:
     def call(name: str, *arguments: object) -> Callable[[], int]:
         return lambda: (cu.code(name, *arguments), keep)[0]
 
+    def pushed_and_popped() -> tuple[int, int]:
+        return cu.code("cuCtxPushCurrent_v2", c_void_p(context)), cu.code("cuCtxPopCurrent_v2", one)
+
     s, e, m, c = c_void_p(stream), c_void_p(event), c_uint64(memory), c_uint64(copy)
     return {
         "cuInit": call("cuInit", c_uint(0)),
@@ -65,6 +68,8 @@ def library_calls(cu: Driver) -> dict[str, Callable[[], int]]:
         "cuStreamGetCtx": call("cuStreamGetCtx", s, one),
         "cuCtxGetId": call("cuCtxGetId", c_void_p(context), one),
         "cuCtxGetCurrent": call("cuCtxGetCurrent", one),
+        "cuCtxPushCurrent": lambda: pushed_and_popped()[0],
+        "cuCtxPopCurrent": lambda: pushed_and_popped()[1],
         "cuCtxSetCurrent": call("cuCtxSetCurrent", c_void_p(context)),
         "cuCtxGetDevice": call("cuCtxGetDevice", one),
         "cuCtxSynchronize": call("cuCtxSynchronize"),
