@@ -8,6 +8,8 @@ use std::time::Duration;
 use cai_dlpack::protocol::device::DeviceType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
+#[cfg(all(feature = "ipc", target_os = "linux"))]
+use cai_dlpack::share::Shared;
 use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, PresentAs};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -49,7 +51,11 @@ fn refused<T>(answer: &Result<T, Error>) -> Option<Rule> {
 
 /// No call has named a context, a stream or memory that is gone.
 pub(crate) fn check_alive(machine: &Machine, of: &str) {
-    let is_wrong = |code: u32| [400, 700, 709].contains(&code);
+    check(machine, &[400, 700, 709], of);
+}
+
+fn check(machine: &Machine, codes: &[u32], of: &str) {
+    let is_wrong = |code: u32| codes.contains(&code);
     let mut calls = machine.sim.calls().into_iter();
     let wrong = calls.find(|call| call.result.is_some_and(is_wrong));
     assert_eq!(wrong, None, "{of}");
@@ -507,6 +513,8 @@ struct Hands {
     views: Vec<CaiView>,
     guards: Vec<ConsumeGuard>,
     tensors: Vec<DlpackTensor>,
+    #[cfg(all(feature = "ipc", target_os = "linux"))]
+    shares: Vec<Shared>,
     refused: usize,
     kept: usize,
 }
@@ -521,6 +529,8 @@ impl Hands {
             views: Vec::new(),
             guards: Vec::new(),
             tensors: Vec::new(),
+            #[cfg(all(feature = "ipc", target_os = "linux"))]
+            shares: Vec::new(),
             refused: 0,
             kept: 0,
         }
@@ -556,6 +566,8 @@ impl Hands {
             self.bind();
         }
         drop((self.guards, self.views, self.tensors));
+        #[cfg(all(feature = "ipc", target_os = "linux"))]
+        drop(self.shares);
         self.made
     }
 
@@ -588,7 +600,7 @@ impl Hands {
         let mut made = None;
         let leaves = self.is_left && dice.below(2) == 0;
         let left = leaves.then(|| Left::new(dice));
-        match dice.below(15) {
+        match dice.below(19) {
             0..=2 => made = Some(self.views[one].on(to)),
             3 => made = Some(self.views[one].copy_on(to)),
             4 | 5 => match self.views[one].consume(to) {
@@ -608,6 +620,18 @@ impl Hands {
                 drop(self.streams.swap_remove(dice.below(self.streams.len())));
             }
             11 if self.contexts.len() < 4 => self.add_context(dice),
+            #[cfg(all(feature = "ipc", target_os = "linux"))]
+            12 | 13 => self.shares.extend(self.views[one].share()),
+            #[cfg(all(feature = "ipc", target_os = "linux"))]
+            14 if !self.shares.is_empty() => {
+                let shared = &self.shares[dice.below(self.shares.len())];
+                // SAFETY: this process shares it, and nothing writes it.
+                made = Some(unsafe { shared.handle().open(to) });
+            }
+            #[cfg(all(feature = "ipc", target_os = "linux"))]
+            15 if !self.shares.is_empty() => {
+                drop(self.shares.swap_remove(dice.below(self.shares.len())));
+            }
             _ => {
                 let gone = dice.below(self.contexts.len());
                 let next = (gone + 1) % self.contexts.len();
@@ -677,22 +701,24 @@ fn no_program_names_a_context_that_is_gone(#[values(false, true)] is_left: bool)
     let machine = machine();
     machine.log_every_thread();
     let (mut refused, mut kept) = (0, 0);
+    // In a context that is gone calls are refused without its name, too.
+    let codes: &[u32] = if is_left {
+        &[400, 700]
+    } else {
+        &[400, 700, 709]
+    };
     for seed in 0..PROGRAMS {
         let mut dice = Dice(seed);
         let mut hands = Hands::new(is_left);
         for step in 0..60 {
             hands.step(&machine, &mut dice);
-            match is_left {
-                // Calls without its name are refused in a context that is gone.
-                true => machine.sim.clear(),
-                false => check_alive(&machine, &format!("seed {seed}, step {step}")),
-            }
+            check(&machine, codes, &format!("seed {seed}, step {step}"));
         }
         (refused, kept) = (refused + hands.refused, kept + hands.kept);
         let made = hands.end();
         let alive = || made.iter().any(|made| made.strong_count() > 0);
         eventually("all are let go of", || !alive());
-        check_alive(&machine, &format!("seed {seed}, the end"));
+        check(&machine, codes, &format!("seed {seed}, the end"));
     }
     assert!(
         refused > 100 && kept > 100,

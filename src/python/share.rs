@@ -151,7 +151,7 @@ impl Function for Open {
             let view = match handle.pickled()? {
                 Some(pickle) => open_pickled(py, &handle, pickle, &key, stream)?,
                 // SAFETY: who has the key promises it, as docs/reach.md says; the stream's object is kept below.
-                None => unsafe { handle.open_on(stream) }?,
+                None => unsafe { handle.open_on(stream, true) }?,
             };
             let rare = Rare {
                 stream_object: kept(work.object.as_ref()),

@@ -12,7 +12,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// `ready` is the share's event, which `import` keeps.
+    /// `ready` is the share's event, which `import` keeps. The current context is waited for, too, if it `is_kept`: safe code
+    /// may let go of it, and may use the memory there by what keeps it until that is done alone.
     ///
     /// # Errors
     /// The driver's refusal.
@@ -21,10 +22,11 @@ impl Opened {
         ordinal: i32,
         ready: Option<Event>,
         import: impl Send + 'static,
+        is_kept: bool,
     ) -> Result<Self, DriverError> {
         let used = {
             let there = ContextGuard::of_device(driver, ordinal)?;
-            Use::anywhere(driver, there.original())?
+            Use::anywhere(driver, there.original().filter(|_| is_kept))?
         };
         Ok(Self {
             import: Some(Owner::new(import)),

@@ -33,10 +33,11 @@ impl Handle {
     /// # Safety
     /// - The process that shares does not end, and keeps the memory, as long as this process uses it.
     /// - That process's other users of the memory, and this one's, do not write it while others use it.
+    /// - What uses it in a context that is not a primary one is kept by a guard, or is over when the last view goes.
     pub unsafe fn open<'s>(&self, stream: impl IntoLiveStream<'s>) -> Result<CaiView, Error> {
         let stream = stream.into_live_stream();
         // SAFETY: this function's contract; the stream lives, and is kept below.
-        let mut view = unsafe { self.open_on(stream.number()) }?;
+        let mut view = unsafe { self.open_on(stream.number(), false) }?;
         let ready = view.ready_number();
         if ready != Stream::None {
             let placed = view.placed(ready);
@@ -49,12 +50,13 @@ impl Handle {
     /// Like [`open`](Self::open), for a stream that the caller keeps alive.
     ///
     /// # Safety
-    /// As [`open`](Self::open); `stream` lives as long as a view is ready there.
-    pub(crate) unsafe fn open_on(&self, stream: Stream) -> Result<CaiView, Error> {
+    /// As [`open`](Self::open); `stream` lives as long as a view is ready there. If the current context `is_kept`, it lives as
+    /// long as the memory is mapped, and what works there may use it.
+    pub(crate) unsafe fn open_on(&self, stream: Stream, is_kept: bool) -> Result<CaiView, Error> {
         match self.place.check()? {
             true => self.open_here(stream),
             // SAFETY: this function's contract.
-            false => unsafe { self.open_there(stream) },
+            false => unsafe { self.open_there(stream, is_kept) },
         }
     }
 
@@ -89,7 +91,7 @@ impl Handle {
             let ordinal = self.ordinal(driver)?;
             let hold = Hold::take(&self.place)?;
             Ok(Held {
-                _opened: Opened::new(driver, ordinal, None, hold)?,
+                _opened: Opened::new(driver, ordinal, None, hold, true)?,
             })
         })
     }
@@ -124,7 +126,7 @@ impl Handle {
             if let Some(ready) = self.ready {
                 import.wait(ready, stream)?;
             }
-            let opened = Opened::new(driver, ordinal, import.event, (import, owner))?;
+            let opened = Opened::new(driver, ordinal, import.event, (import, owner), true)?;
             Ok::<_, Error>((descriptor, Owner::new(opened)))
         })?;
         let ready = match self.ready {
@@ -157,7 +159,11 @@ impl Handle {
     ///
     /// # Safety
     /// As [`open_on`](Self::open_on).
-    pub(super) unsafe fn open_there(&self, stream: Stream) -> Result<CaiView, Error> {
+    pub(super) unsafe fn open_there(
+        &self,
+        stream: Stream,
+        is_kept: bool,
+    ) -> Result<CaiView, Error> {
         if self.pickled.is_some() {
             let found = "a handle of memory of a pool, which its library pickles";
             let violation = Violation::new(Rule::ShareMemory, Field::Argument("handle"), found);
@@ -182,7 +188,7 @@ impl Handle {
             if let Some(ready) = self.ready {
                 import.wait(ready, stream)?;
             }
-            let opened = Opened::new(driver, ordinal, import.event, import)?;
+            let opened = Opened::new(driver, ordinal, import.event, import, is_kept)?;
             Ok::<_, Error>((ordinal, Some((data, opened))))
         })?;
         let device = Device::cuda(ordinal);

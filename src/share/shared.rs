@@ -50,8 +50,9 @@ impl fmt::Debug for Shared {
 
 /// What stays until the last importer is gone.
 pub(super) struct Kept {
-    pub(super) view: CaiView,
+    /// Before the view, with which the event's context may go.
     pub(super) ready: Option<Mark>,
+    pub(super) view: CaiView,
     holders: Holders,
 }
 
@@ -204,8 +205,8 @@ impl CaiView {
                 pickled,
             };
             let kept = Kept {
-                view,
                 ready,
+                view,
                 holders,
             };
             Ok::<_, Error>(Shared {

@@ -53,7 +53,7 @@ fn view(data: u64, ready: u64, dropped: &std::sync::mpsc::Sender<()>) -> CaiView
 /// As another process would.
 fn open(handle: &Handle, stream: u64) -> Result<CaiView, Error> {
     // SAFETY: no memory is read, and the script has the stream.
-    unsafe { handle.open_there(Stream::from_raw(stream)) }
+    unsafe { handle.open_there(Stream::from_raw(stream), false) }
 }
 
 fn rule(refused: Result<impl Sized, Error>) -> Rule {
@@ -108,6 +108,27 @@ fn the_importers_stream_waits_and_the_owner_stays_until_the_mapping_is_closed() 
     wait_for("the events are gone", || script.events_alive() == 0);
     assert_eq!(rule(open(&handle, MINE)), Rule::ShareEnded);
     assert_eq!(script.primary_count(0), 1);
+}
+
+/// The context that is current as a share is opened is waited for at the end, if the caller keeps it: safe code may let go of it.
+#[rstest]
+#[case(0x700f_0000, false)]
+#[case(0x7010_0000, true)]
+#[cfg_attr(miri, ignore = "files and threads")]
+fn the_current_context_is_named_if_it_is_kept(#[case] base: u64, #[case] is_kept: bool) {
+    let (script, _installed) = world(base);
+    let (dropped, owner) = std::sync::mpsc::channel();
+    let shared = view(base, READY, &dropped).share().expect("shared");
+    script.current(0xcc).take_calls();
+    let stream = Stream::from_raw(MINE);
+    // SAFETY: no memory is read, and the script has the stream and the context.
+    let opened = unsafe { shared.handle().open_there(stream, is_kept) };
+    drop((opened.expect("opened"), shared));
+    wait_for("the owner is released", || owner.try_recv().is_ok());
+    wait_for("the events are gone", || script.events_alive() == 0);
+    let calls = script.take_calls();
+    let named = calls.iter().filter(|call| call.ends_with(" 0xcc"));
+    assert_eq!(named.count() > 0, is_kept, "{calls:?}");
 }
 
 /// A call that waits for the device would hold up other threads of the process for as long as the event is not reached: for
@@ -551,7 +572,7 @@ fn an_importer_without_a_stream_is_refused_and_takes_nothing() {
     let (dropped, owner) = std::sync::mpsc::channel();
     let shared = view(0x700e_0000, READY, &dropped).share().expect("shared");
     // SAFETY: no memory is read.
-    let opened = unsafe { shared.handle().open_there(Stream::None) };
+    let opened = unsafe { shared.handle().open_there(Stream::None, false) };
     assert_eq!(rule(opened), Rule::StreamNone);
     assert_eq!(script.opened(), 0);
     drop(shared);

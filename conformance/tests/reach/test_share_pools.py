@@ -264,15 +264,18 @@ def test_a_block_that_is_never_left_gives_up_what_it_has(lazy: Machine, resource
     assert eventually(lambda: all(now <= then for now, then in zip(counted(), before, strict=True)))
 
 
-def current_after_an_opening(handle: bytes) -> list[tuple[int, int]]:
-    """The contexts that were current before and after an opening, on threads with and without one."""
-    machine, found = other.machine(), list[tuple[int, int]]()
+def current_after_an_opening(handle: bytes) -> list[tuple[int, int, list[str]]]:
+    """The contexts that were current before and after an opening, on threads with and without one, and the calls that named
+    them."""
+    machine, found = other.machine(), list[tuple[int, int, list[str]]]()
     other.stream()
 
     def opens(context: int) -> None:
         machine.enter(context)
+        machine.clear()
         cd.open(handle, stream=1)
-        found.append((context, machine.current()))
+        named = [call.name for call in machine.control.calls() if context in call.arguments.values()]
+        found.append((context, machine.current(), named))
 
     for context in (0, machine.context(0), machine.context(1), machine.create_context(0)):
         thread = threading.Thread(target=opens, args=(context,))
@@ -286,7 +289,8 @@ def test_what_is_current_stays_as_a_buffer_is_opened(lazy: Machine, resource: De
     with Other() as there, cd.share(pending(lazy, pools.allocated(resource))) as handle:
         found = there(current_after_an_opening, bytes(handle))
     assert len(found) == 4
-    assert all(before == after for before, after in found)
+    assert all(before == after for before, after, _ in found)
+    assert found[-1][-1] == [], "another thread may have destroyed it"
 
 
 def calls_after_the_end_of_its_context(handle: bytes) -> tuple[int, list[int]]:
