@@ -265,8 +265,7 @@ def test_a_block_that_is_never_left_gives_up_what_it_has(lazy: Machine, resource
 
 
 def current_after_an_opening(handle: bytes) -> list[tuple[int, int, list[str]]]:
-    """The contexts that were current before and after an opening, on threads with and without one, and the calls that named
-    them."""
+    """The contexts that were current before and after an opening, on threads with and without one, and what named them."""
     machine, found = other.machine(), list[tuple[int, int, list[str]]]()
     other.stream()
 
@@ -290,7 +289,8 @@ def test_what_is_current_stays_as_a_buffer_is_opened(lazy: Machine, resource: De
         found = there(current_after_an_opening, bytes(handle))
     assert len(found) == 4
     assert all(before == after for before, after, _ in found)
-    assert found[-1][-1] == [], "another thread may have destroyed it"
+    # Its identity is asked for, to wait for its work at the end. It is not made current again: it stays below what is.
+    assert set(found[-1][-1]) == {"cuCtxGetId"}
 
 
 def calls_after_the_end_of_its_context(handle: bytes) -> tuple[int, list[int]]:

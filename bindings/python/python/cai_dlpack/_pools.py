@@ -63,8 +63,7 @@ def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], G
 
 
 def load(content: bytes, key: bytes, held: object) -> Mapped:
-    """Maps the buffer that another process has dumped. cuda.core makes the device's context current: the caller puts back
-    what was."""
+    """Maps the buffer that another process has dumped. cuda.core makes the device's context current, and leaves it so."""
     with _Relaxed():
         return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
 
