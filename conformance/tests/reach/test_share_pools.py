@@ -265,7 +265,7 @@ def test_a_block_that_is_never_left_gives_up_what_it_has(lazy: Machine, resource
 
 
 def current_after_an_opening(handle: bytes) -> list[tuple[int, int, list[str]]]:
-    """The contexts that were current before and after an opening, on threads with and without one, and what named them."""
+    """The contexts before and after an opening, on threads with and without one, and the calls that named them."""
     machine, found = other.machine(), list[tuple[int, int, list[str]]]()
     other.stream()
 

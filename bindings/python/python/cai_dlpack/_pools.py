@@ -63,7 +63,7 @@ def dump(shared: Any, owner: Any, key: bytes) -> tuple[bytes, tuple[int, int], G
 
 
 def load(content: bytes, key: bytes, held: object) -> Mapped:
-    """Maps the buffer that another process has dumped. cuda.core makes the device's context current, and leaves it so."""
+    """Maps the buffer that another process has dumped. cuda.core leaves the device's context current."""
     with _Relaxed():
         return Mapped(_Unpickler(io.BytesIO(content), key).load(), held)
 
