@@ -556,7 +556,8 @@ fn another_stream_of_a_guard_is_waited_for(
 #[rstest]
 fn a_refused_call_leaves_the_callers_context(
     #[values("guard", "writer", "consume", "on", "copy", "export")] call: &str,
-    #[values(0, 1, 2)] refused: u64,
+    #[values("", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxSetCurrent")] refused: &str,
+    #[values(1, 2)] nth: u64,
 ) {
     let machine = machine();
     let [ours, theirs] = [0, 1].map(|at| CudaContext::new(at).expect("a device"));
@@ -565,8 +566,8 @@ fn a_refused_call_leaves_the_callers_context(
     theirs.bind_to_thread().expect("current");
     begin(&to, MODES[2]);
     ours.bind_to_thread().expect("current");
-    if refused > 0 {
-        machine.sim.fault("cuCtxSetCurrent", refused, 999);
+    if !refused.is_empty() {
+        machine.sim.fault(refused, nth, 999);
     }
     let told = match call {
         "guard" => view.typed::<f32>().expect("floats").on(&to).map(drop),

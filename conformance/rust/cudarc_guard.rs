@@ -478,7 +478,7 @@ fn an_owner_goes_if_the_context_of_its_guard_has_gone(
     let sim = stage.machine.sim;
     let end = || {
         for (nth, code) in (1..=2).zip(refusal.into_iter().cycle()) {
-            sim.fault("cuCtxSetCurrent", nth, code);
+            sim.fault("cuCtxPushCurrent", nth, code);
         }
         drop(guard);
     };

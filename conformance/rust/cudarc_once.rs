@@ -20,10 +20,12 @@ use crate::cudarc_uses::{MODES, begin, gate};
 use crate::simulator::{Gate, machine, number};
 
 /// The calls of a guard's beginning and end, and of what is kept then.
-const CALLS: [&str; 12] = [
+const CALLS: [&str; 14] = [
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxGetId",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
     "cuCtxSetCurrent",
     "cuEventCreate",
     "cuEventQuery",

@@ -613,6 +613,33 @@ fn a_reader_that_ends_in_another_capture_of_the_producers() {
     reads.synchronize().expect("read");
 }
 
+/// Work of which the driver tells nothing is of its own context: that which is current may be let go of.
+#[test]
+fn lost_work_is_of_its_own_context_and_not_of_the_current_one() {
+    let machine = machine();
+    let primary = CudaContext::new(0).expect("device 0");
+    let made = CudaContext::new_non_primary(0, 0).expect("a context");
+    let (own, current) = (another_context(), made);
+    let memory = Memory::new(&primary, 16);
+    let view = array(memory.address, Device::cuda(0), Stream::None);
+    let reads = own.new_stream().expect("a stream");
+    let guard = view.typed::<f32>().expect("floats").on(&reads);
+    let guard = guard.expect("a guard");
+    let _ = *guard.device_ptr();
+    current.bind_to_thread().expect("current");
+    machine.sim.clear();
+    for nth in [1, 2] {
+        machine.sim.fault("cuCtxPushCurrent", nth, 999);
+    }
+    drop(guard);
+    assert_eq!(machine.sim.pending_faults(), 0);
+    machine.sim.clear_faults();
+    let gone = current.cu_ctx().addr() as u64;
+    let names = |call: &Call| call.arguments.iter().any(|(_, given)| *given == gone);
+    assert_eq!(machine.sim.calls().into_iter().find(names), None);
+    let _ = own.check_err();
+}
+
 /// Where the driver does not even make the reader's context current, that is the one that a writer waits for.
 #[rstest]
 fn a_reader_whose_context_could_not_be_made_current(
@@ -644,7 +671,7 @@ fn a_reader_whose_context_could_not_be_made_current(
             false => unsafe { result::ctx::set_current(std::ptr::null_mut()) }.expect("none"),
         }
         for refused in [nth, nth + 1] {
-            machine.sim.fault("cuCtxSetCurrent", refused, 999);
+            machine.sim.fault("cuCtxPushCurrent", refused, 999);
         }
         let opener = opened_later(held);
         drop(guard);

@@ -55,7 +55,15 @@ fn copy(target: u64, from: u64, stream: &CudaStream) {
 /// The owner stays as long as the copy reads, whatever pair of codes the end of the guard meets, but for two of an end.
 #[rstest]
 fn one_answer_of_two_ends_no_context(
-    #[values("cuCtxGetId", "cuCtxGetDevice", "cuCtxSetCurrent", "cuCtxGetCurrent")] call: &str,
+    #[values(
+        "cuCtxGetId",
+        "cuCtxGetDevice",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+        "cuCtxSetCurrent",
+        "cuCtxGetCurrent"
+    )]
+    call: &str,
     #[values((999, 201), (1, 4), (201, 999), (709, 1))] codes: (u32, u32),
     #[values(1, 2, 3)] nth: u64,
     #[values(1, 2)] gap: u64,

@@ -165,6 +165,21 @@ impl Use {
         Ok(Self { home, works })
     }
 
+    /// Of work of which nothing is known but that it may be in `context`, which is kept, or in the current one.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn lost(driver: &dyn Driver, context: Option<Context>) -> Result<Self, DriverError> {
+        let of = |context| {
+            Ok(Home {
+                context,
+                id: driver.context_id(context)?,
+            })
+        };
+        Ok(Self {
+            home: context.map_or_else(|| Home::here(driver), of)?,
+            works: Works::Anywhere(None),
+        })
+    }
+
     /// Of `stream`, whose context is current, and which is not being captured: to ask what it is breaks a capture
     /// (docs/cusim.md).
     pub(crate) fn new(driver: &dyn Driver, stream: Stream) -> Result<Self, DriverError> {

@@ -137,7 +137,7 @@ pub(super) fn note(
 /// thread of the parent's may have had the lock.
 pub(super) fn note_lost(owner: &Owner, context: Option<Context>) {
     if let Ok(driver) = driver::driver() {
-        let used = Use::anywhere(driver, context).ok();
+        let used = Use::lost(driver, context).ok();
         std::mem::forget(lock().of(owner).put(Work::Lost(used, context)));
     }
 }
@@ -259,7 +259,7 @@ impl Before {
         if !self.lost.is_empty() {
             let _relaxed = Relaxed::new(driver)?;
             for (used, context, _) in &self.lost {
-                let used = used.map_or_else(|| Use::anywhere(driver, *context), Ok)?;
+                let used = used.map_or_else(|| Use::lost(driver, *context), Ok)?;
                 for site in used.sites(driver)? {
                     site.wait(driver)?;
                 }
