@@ -48,9 +48,7 @@ impl<'d> ContextGuard<'d> {
 
     /// Remembers the current context, which code of others may change before the guard is dropped.
     pub(crate) fn around(driver: &'d dyn Driver) -> Result<Self, DriverError> {
-        let mut guard = Self::new(driver)?;
-        guard.is_shared = true;
-        Ok(guard)
+        Ok(Self::new(driver)?.with_others())
     }
 
     /// Makes a context current, which is alive.
@@ -146,6 +144,12 @@ impl<'d> ContextGuard<'d> {
         Ok(Some(guard))
     }
 
+    /// Lets code of others run before the end.
+    pub(crate) fn with_others(mut self) -> Self {
+        self.is_shared = true;
+        self
+    }
+
     /// The context that was current, which becomes current again; `None` also if it was not looked at.
     pub(crate) fn original(&self) -> Option<Context> {
         self.original
@@ -162,7 +166,7 @@ impl<'d> ContextGuard<'d> {
             return Ok(());
         }
         match (self.is_pushed, self.original == Some(to)) {
-            (true, true) => return self.pop(self.current),
+            (true, true) => return self.pop().map(drop),
             (true, false) => self.driver.set_current_context(Some(to))?,
             (false, _) => self.driver.push_current_context(to)?,
         }
@@ -209,30 +213,59 @@ impl<'d> ContextGuard<'d> {
     /// Makes the caller's context current again. Only here can that fail visibly; what is refused once is tried again
     /// by drop.
     pub(crate) fn restore(&mut self) -> Result<(), DriverError> {
+        let pushed = self.current.filter(|_| self.is_pushed);
+        let popped = match pushed {
+            Some(_) => self.pop()?,
+            None => None,
+        };
         if self.is_shared {
-            return self.restore_from_others();
+            self.restore_from_others(pushed, popped)?;
+            self.is_shared = false;
         }
-        match self.is_pushed {
-            true => self.pop(self.current),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Takes away what others have left above the caller's context. That itself is named only if they have replaced it.
-    fn restore_from_others(&mut self) -> Result<(), DriverError> {
+    /// Takes away what is above the caller's context.
+    fn pop(&mut self) -> Result<Option<Context>, DriverError> {
+        let popped = self.driver.pop_current_context()?;
+        (self.current, self.is_pushed) = (self.original, false);
+        Ok(popped)
+    }
+
+    /// Takes away what others have left above the caller's context, after what was `pushed` there, or stood in its place, has been
+    /// `popped`. The caller's own is named only if they have popped or replaced it.
+    fn restore_from_others(
+        &self,
+        pushed: Option<Context>,
+        mut popped: Option<Context>,
+    ) -> Result<(), DriverError> {
+        let mut is_last = false;
         loop {
             let found = self.driver.current_context()?;
             if found == self.original {
-                // Also if what was above has ended on this thread, which pops it.
+                return Ok(());
+            }
+            let is_callers = popped.is_some() && popped == self.original;
+            if is_last || is_callers || found.is_none() {
                 break;
             }
-            if found.is_none() || !self.is_pushed && self.original.is_some() {
-                self.driver.set_current_context(self.original)?;
-                break;
-            }
-            self.pop(found)?;
+            // Above the caller's own may be one of theirs, or that in its place.
+            is_last = popped == pushed;
+            popped = self.driver.pop_current_context()?;
         }
-        (self.current, self.is_pushed, self.is_shared) = (self.original, false, false);
+        match self.original {
+            Some(original) => self.driver.push_current_context(original),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that the context which is above the caller's may have ended on this thread, which pops it.
+    ///
+    /// # Errors
+    /// The driver's refusal to tell.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn may_have_ended(&mut self) -> Result<(), DriverError> {
+        self.is_pushed &= self.driver.current_context()? == self.current;
         Ok(())
     }
 
@@ -248,17 +281,6 @@ impl<'d> ContextGuard<'d> {
             twice(|| self.driver.set_current_context(current))?;
         }
         Ok(())
-    }
-
-    /// Takes `found` from above the caller's context.
-    fn pop(&mut self, found: Option<Context>) -> Result<(), DriverError> {
-        let popped = self.driver.pop_current_context()?;
-        (self.current, self.is_pushed) = (self.original, false);
-        match popped.filter(|_| popped != found) {
-            // What was above has ended on this thread, which has popped it.
-            Some(callers) => self.driver.push_current_context(callers),
-            None => Ok(()),
-        }
     }
 }
 

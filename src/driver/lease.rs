@@ -123,17 +123,23 @@ impl<'d> Lease<'d> {
 
     /// Ends an event that is not kept: a capture may have recorded it, or it is one too many.
     pub(crate) fn destroy(self) {
-        // A failure leaves one event too many.
-        let _ = self.driver.event_destroy(self.event);
+        self.end(self.event);
         std::mem::forget(self);
+    }
+
+    /// Destroys an event of this context, in which that has to be done. A failure leaves one too many, and changes nothing for
+    /// the caller.
+    fn end(&self, event: Event) {
+        if let Ok(_there) = ContextGuard::above(self.driver, self.context) {
+            let _ = self.driver.event_destroy(event);
+        }
     }
 }
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        if let Some(event) = self.driver.pool().put(self.context, self.id, self.event) {
-            // One event too many; a failure to destroy it changes nothing for the caller.
-            let _ = self.driver.event_destroy(event);
+        if let Some(spare) = self.driver.pool().put(self.context, self.id, self.event) {
+            self.end(spare);
         }
     }
 }

@@ -166,6 +166,17 @@ impl Script {
         self
     }
 
+    /// The calling thread's contexts; the last one is current. Not written down.
+    #[cfg(test)]
+    pub(crate) fn stack_now(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        state
+            .stack()
+            .iter()
+            .map(|context| context.0.get())
+            .collect()
+    }
+
     /// The calling thread's context; 0 for none. Not written down.
     pub(crate) fn current_now(&self) -> u64 {
         let current = self.lock().current();

@@ -1,5 +1,7 @@
 //! What is current, and for how long, on the scripted driver.
 
+use std::num::NonZeroU64;
+
 use rstest::{fixture, rstest};
 
 use super::*;
@@ -8,6 +10,7 @@ use crate::driver::script::{Script, context};
 const ARRAY: u64 = 0x7000;
 const CONTEXT_A: u64 = 0xa;
 const CONTEXT_B: u64 = 0xb;
+const CONTEXT_BELOW: u64 = 0xbe;
 const PRIMARY: u64 = 0xc;
 const STREAM: Stream = Stream::from_raw(0xa1);
 
@@ -229,47 +232,110 @@ fn the_callers_context_is_not_named(script: Script) {
     assert_eq!(script.current_now(), CONTEXT_B);
 }
 
-/// Others that replace what is current, push and do not pop, or pop what is not theirs.
+/// The thread's stack, under a context of the caller's that is not the current one.
+fn stack(script: &Script, before: u64) -> Vec<u64> {
+    match before {
+        0 => {}
+        _ => drop(
+            script
+                .current(CONTEXT_BELOW)
+                .push_current_context(context(before)),
+        ),
+    }
+    script.stack_now()
+}
+
+/// Others that replace what is current, or push and do not pop, leave the stack as it was; who pops what is not theirs leaves at
+/// least what is current. The caller's own context is named only if they have replaced or popped that.
 #[rstest]
 fn what_others_leave_current_is_taken_away(
     script: Script,
     #[values(0, CONTEXT_B)] before: u64,
-    #[values(PRIMARY, CONTEXT_A)] above: u64,
-    #[values(0, 1, 2)] pops: usize,
-    #[values(0, 1, 2)] pushes: usize,
+    #[values(false, true)] is_pushed: bool,
+    #[values("nothing", "replaced", "replaced by the caller's", "pushed", "popped")] left: &str,
 ) {
-    script.current(before);
+    let expected = stack(&script, before);
     let mut guard = ContextGuard::around(&script).expect("a context");
-    guard.switch(context(above)).expect("a context");
-    for _ in 0..pops {
-        // Of an empty stack it is refused.
-        let _ = script.pop_current_context();
+    if is_pushed {
+        guard.switch(context(PRIMARY)).expect("a context");
     }
+    let others = match left {
+        "nothing" => Ok(()),
+        "replaced" => script.set_current_context(Some(context(CONTEXT_A))),
+        "pushed" => script.push_current_context(context(CONTEXT_A)),
+        "popped" => script.pop_current_context().map(drop),
+        _ => script.set_current_context(NonZeroU64::new(before).map(Context)),
+    };
+    assert_eq!(
+        others.is_err(),
+        left == "popped" && expected.is_empty() && !is_pushed
+    );
+    script.take_calls();
+    drop(guard);
+    if left == "popped" {
+        assert_eq!(script.current_now(), before);
+    } else {
+        assert_eq!(script.stack_now(), expected);
+    }
+    let is_lost = left == "popped" || left == "replaced" && !is_pushed;
+    let named = |call: &String| call.ends_with(&format!(" {CONTEXT_B:#x}"));
+    let is_named = script.calls().iter().any(named);
+    assert_eq!(is_named, is_lost && before != 0);
+}
+
+/// More than one context that others have pushed is taken away down to what the guard has pushed.
+#[rstest]
+fn what_others_have_pushed_is_taken_away(
+    script: Script,
+    #[values(0, CONTEXT_B)] before: u64,
+    #[values(1, 2, 3)] pushes: usize,
+) {
+    let expected = stack(&script, before);
+    let guard = ContextGuard::of_device(&script, 0).expect("a context");
     for _ in 0..pushes {
         let pushed = script.push_current_context(context(CONTEXT_A));
         pushed.expect("a context");
     }
     drop(guard);
-    assert_eq!(script.current_now(), before);
+    assert_eq!(script.stack_now(), expected);
 }
 
 /// A context that ends on this thread is popped by that, and the caller's stays.
+#[cfg(feature = "cudarc")]
 #[rstest]
 fn a_context_that_has_ended_is_popped_once(
     script: Script,
-    #[values(false, true)] is_shared: bool,
+    #[values(false, true)] has_ended: bool,
     #[values(0, CONTEXT_B)] before: u64,
 ) {
-    script.current(before);
-    let guard = match is_shared {
-        true => ContextGuard::around(&script),
-        false => ContextGuard::new(&script),
-    };
-    let mut guard = guard.expect("a context");
+    let expected = stack(&script, before);
+    let mut guard = ContextGuard::around(&script).expect("a context");
     guard.switch(context(CONTEXT_A)).expect("a context");
-    assert_eq!(script.pop_current_context(), Ok(Some(context(CONTEXT_A))));
+    if has_ended {
+        assert_eq!(script.pop_current_context(), Ok(Some(context(CONTEXT_A))));
+    }
+    guard.may_have_ended().expect("an answer");
     drop(guard);
-    assert_eq!(script.current_now(), before);
+    assert_eq!(script.stack_now(), expected);
+}
+
+/// One refusal of each call of the end changes nothing.
+#[rstest]
+fn an_end_that_is_refused_once_is_tried_again(
+    script: Script,
+    #[values("cuCtxPopCurrent", "cuCtxGetCurrent", "cuCtxPushCurrent")] call: &'static str,
+    #[values(0, 1)] after: u32,
+    #[values(false, true)] is_replaced: bool,
+) {
+    let expected = stack(&script, CONTEXT_B);
+    let mut guard = ContextGuard::around(&script).expect("a context");
+    guard.switch(context(PRIMARY)).expect("a context");
+    if is_replaced {
+        script.current(CONTEXT_A);
+    }
+    script.fault(call, after, 999);
+    drop(guard);
+    assert_eq!(script.stack_now(), expected);
 }
 
 #[cfg(feature = "cudarc")]

@@ -192,7 +192,10 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
     fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
         let Some(left) = left else { return Ok(()) };
         let kept = left.is_here.then(|| stream.keep());
-        self.written(left.at, kept, left.is_eager)
+        // What is current may be gone, and answers nothing then.
+        within(Arc::clone(stream.context()), |_| {
+            self.written(left.at, kept, left.is_eager)
+        })
     }
 
     fn is_part(&self) -> bool {

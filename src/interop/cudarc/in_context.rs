@@ -176,12 +176,11 @@ pub(super) fn within<R>(
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
         drop(last);
-        // A context that was the caller's and has just ended is named no more.
-        if before
-            .as_ref()
-            .is_some_and(|before| before.original() == own)
-        {
-            std::mem::forget(before);
+        match before {
+            // A context that was the caller's and has just ended is named no more.
+            Some(before) if before.original() == own => std::mem::forget(before),
+            Some(mut before) => drop(twice(|| before.may_have_ended())),
+            None => {}
         }
     }
     result

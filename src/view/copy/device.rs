@@ -148,7 +148,9 @@ pub(super) struct Used {
 impl Copy<'_> {
     /// Copies on `stream`, where the copy is ready, and whose later work its end follows.
     fn on(self, stream: Stream, policy: SyncPolicy) -> Result<CaiView, Error> {
-        let mut current = ContextGuard::of_stream(self.driver, stream, &self.place)?;
+        let current = ContextGuard::of_stream(self.driver, stream, &self.place)?;
+        // Who waits for memory may end what this thread has.
+        let mut current = current.with_others();
         let made = self.on_current(stream, policy)?;
         current.restore()?;
         Ok(made)
@@ -209,7 +211,7 @@ impl Copy<'_> {
         if driver::needed(ready, Request::Host, &place, SyncPolicy::Event) {
             driver::synchronize(self.driver, ready, &place)?;
         }
-        let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+        let mut current = ContextGuard::of_memory(self.driver, &self.place)?.with_others();
         let made = self.finished_current(&place, current.original())?;
         current.restore()?;
         Ok(made)
@@ -262,7 +264,7 @@ impl Copy<'_> {
     /// Allocates for work on any stream, in the context of the copy's memory; a stream's is current.
     #[cold]
     fn allocate_for_any(&self) -> Result<Allocation, Error> {
-        let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+        let mut current = ContextGuard::of_memory(self.driver, &self.place)?.with_others();
         let used = Use::anywhere(self.driver, current.original())?;
         let allocation = self.allocate(used)?;
         current.restore()?;

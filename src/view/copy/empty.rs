@@ -52,11 +52,11 @@ fn on_stream(
     stream: Stream,
 ) -> Result<Allocation, Error> {
     let place = Place::new(prototype.device(), 0);
-    let current = ContextGuard::of_stream(driver, stream, &place)?;
+    let current = ContextGuard::of_stream(driver, stream, &place)?.with_others();
     refuse_capture(driver, stream, Field::ExchangeApi)?;
     // The host can use the memory too, in the order of no stream.
     let is_of_host = prototype.device().is_host_readable();
-    let enter = || ContextGuard::of_memory(driver, &place);
+    let enter = || ContextGuard::of_memory(driver, &place).map(ContextGuard::with_others);
     let _home = is_of_host.then(enter).transpose()?;
     let used = match is_of_host {
         true => Use::anywhere(driver, current.original())?,

@@ -152,7 +152,7 @@ pub(crate) fn allocate(
     };
     if let Some(mut block) = free::take(memory, size, home) {
         block.used = used;
-        block.stream = None;
+        poll::let_go(&mut block);
         block.is_in_use = false;
         return Ok(block);
     }
@@ -197,7 +197,7 @@ fn or_taken(
         false => None,
     };
     let mut block = taken.ok_or(error)?;
-    block.stream = None;
+    poll::let_go(&mut block);
     block.is_in_use = true;
     Ok(block)
 }

@@ -300,6 +300,15 @@ pub(super) fn drop_later(owner: Owner) {
     std::mem::forget(unsent);
 }
 
+/// Lets go of what keeps the stream that a block was for, which may run any code: on the thread, and not in the context that the
+/// caller has made current.
+pub(super) fn let_go(block: &mut Block) {
+    if let Some(kept) = block.stream.take() {
+        start(block.driver);
+        drop_later(Owner::new(kept));
+    }
+}
+
 /// Ends a block once the stream that it is for is done with it.
 pub(crate) fn end(block: Block) {
     unmarked(Held::memory(block));
@@ -320,7 +329,7 @@ pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: 
                 ),
                 None => {
                     // What keeps the consumer's stream does not keep this one.
-                    block.stream = None;
+                    let_go(&mut block);
                     end(block);
                 }
             }
