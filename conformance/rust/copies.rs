@@ -1,6 +1,8 @@
 //! Copies and `present_as` in Rust, on the simulated driver.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
@@ -182,7 +184,7 @@ fn a_copy_ends_after_the_stream_that_it_was_made_for() {
     }
     let before = stage.machine.sim.live().allocations;
     drop(copy);
-    std::thread::sleep(Duration::from_millis(20));
+    thread::sleep(Duration::from_millis(20));
     assert_eq!(stage.machine.sim.live().allocations, before, "it is kept");
     gate.open();
     let bytes = far.clone_dtoh(&target).expect("no work has failed");
@@ -269,7 +271,7 @@ fn a_copy_keeps_what_its_memory_ends_with(
     if is_other_current {
         drop((stream, other));
     }
-    std::thread::sleep(Duration::from_millis(30));
+    thread::sleep(Duration::from_millis(30));
     let address = copy.descriptor().data();
     let bytes = machine.sim.peek(address, 8).expect("the memory is there");
     assert_eq!(bytes, [0, 0, 128, 63, 0, 0, 0, 64]);
@@ -284,6 +286,45 @@ fn a_copy_keeps_what_its_memory_ends_with(
         alive == [false, !is_other_current] && count("Retain") == count("Release") + held
     });
     check_alive(&machine, "a context that was destroyed is named");
+}
+
+/// An owner that makes a context current as it ends, as safe code may, and tells on which thread.
+struct Binds(Arc<CudaContext>, Sender<ThreadId>);
+
+impl Drop for Binds {
+    fn drop(&mut self) {
+        self.0.bind_to_thread().expect("current");
+        let _ = self.1.send(thread::current().id());
+    }
+}
+
+/// The memory of a dropped copy is taken over by the next one, in the midst of whose calls what had kept its stream does not end.
+#[rstest]
+fn what_had_kept_the_stream_of_a_dropped_copy_ends_elsewhere(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+) {
+    let machine = machine();
+    let [home, other] = [(); 2].map(|()| CudaContext::new_non_primary(0, 0).expect("a context"));
+    let plain = floats_of(kind, &home);
+    let stream = home.new_stream().expect("a stream");
+    let (told, ends) = channel();
+    let owner = Owner::new((Binds(other, told), plain.clone()));
+    // SAFETY: the same elements, which the owner keeps.
+    let ending = unsafe { CaiView::new(plain.descriptor().clone(), Stream::None, owner) };
+    drop(ending.copy_on(&stream).expect("a copy"));
+    drop(ending);
+    let mut made = Vec::new();
+    let ended_on = loop {
+        thread::sleep(Duration::from_millis(1));
+        made.push(plain.copy_on(&stream).expect("a copy"));
+        assert_eq!(result::ctx::get_current(), Ok(Some(home.cu_ctx())));
+        if let Ok(thread) = ends.try_recv() {
+            break thread;
+        }
+        assert!(made.len() < 20_000, "it ends");
+    };
+    assert_ne!(ended_on, thread::current().id());
+    drop((made, plain, stream, machine));
 }
 
 #[test]

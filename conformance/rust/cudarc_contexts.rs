@@ -727,3 +727,45 @@ fn no_program_names_a_context_that_is_gone(#[values(false, true)] is_left: bool)
 }
 
 const PROGRAMS: u64 = 150;
+
+/// Parts of a written array end beside a current context that is gone: they are ordered in their streams' own.
+#[rstest]
+fn parts_end_beside_a_context_that_is_gone(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values(false, true)] is_ready: bool,
+) {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(is_primary);
+    home.bind_to_thread().expect("current");
+    let [one, other, reads] = [(); 3].map(|()| home.new_stream().expect("a stream"));
+    let mut view = match is_ready {
+        true => floats_of(kind, &home),
+        false => pending(kind, &home),
+    };
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 1);
+    let (left, right) = parts.expect("two parts");
+    let left = left.on(&one).expect("a guard");
+    let right = right.on(&other).expect("a guard");
+    let _ = (left.device_ptr(), right.device_ptr());
+    let gone = with_a_dead_context();
+    machine.sim.clear();
+    left.finish().expect("an end");
+    right.finish().expect("an end");
+    let calls = machine.sim.calls();
+    let names = |call: &&Call| call.arguments.iter().any(|(_, given)| *given == gone);
+    assert_eq!(calls.iter().find(names), None);
+    let waits = |call: &&Call| call.name() == "cuStreamWaitEvent";
+    assert!(
+        calls.iter().any(|call| waits(&call)),
+        "the parts are ordered"
+    );
+    home.bind_to_thread().expect("current");
+    drop(
+        view.typed::<f32>()
+            .expect("floats")
+            .on(&reads)
+            .expect("a guard"),
+    );
+}

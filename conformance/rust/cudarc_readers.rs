@@ -613,6 +613,28 @@ fn a_reader_that_ends_in_another_capture_of_the_producers() {
     reads.synchronize().expect("read");
 }
 
+/// More marks are reached at once than the pool keeps events for: the thread that has asked about them destroys the others.
+#[test]
+fn spare_events_are_destroyed() {
+    let stage = Stage::new();
+    let (sim, reads) = (
+        stage.machine.sim,
+        stage.context.new_stream().expect("a stream"),
+    );
+    let held = gate(&stage.machine, &reads);
+    for _ in 0..150 {
+        let view = stage.array(Stream::None, None, &[1]);
+        let guard = view.typed::<f32>().expect("floats").on(&reads);
+        let guard = guard.expect("a guard");
+        let _ = guard.device_ptr();
+        guard.finish().expect("an end");
+    }
+    let before = sim.live().events;
+    held.open();
+    eventually("the owners end", || Arc::strong_count(&stage.memory) == 1);
+    eventually("events are destroyed", || sim.live().events + 50 < before);
+}
+
 /// Work of which the driver tells nothing is of its own context: that which is current may be let go of.
 #[test]
 fn lost_work_is_of_its_own_context_and_not_of_the_current_one() {
