@@ -769,3 +769,30 @@ fn parts_end_beside_a_context_that_is_gone(
             .expect("a guard"),
     );
 }
+
+/// A driver tells nothing of streams while a context is current that is gone: it is asked in another one.
+#[rstest]
+fn orders_are_made_beside_a_context_that_is_gone(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+) {
+    let machine = machine();
+    let home = context(is_primary);
+    home.bind_to_thread().expect("current");
+    let (view, stream) = (pending(kind, &home), home.new_stream().expect("a stream"));
+    let held = view.consume(&stream).expect("a guard");
+    let gone = with_a_dead_context();
+    held.finish().expect("an end");
+    let moved = view.on(&stream).expect("an order");
+    moved
+        .consume(view.ready())
+        .expect("an order")
+        .finish()
+        .expect("an end");
+    let copy = view.copy_on(&stream).expect("a copy");
+    let tensor = copy.to_dlpack(view.ready()).expect("a tensor");
+    drop((tensor, moved, copy.synchronize().expect("a wait")));
+    assert_eq!(result::ctx::get_current(), Ok(Some(gone as usize as _)));
+    home.bind_to_thread().expect("current");
+    drop(machine);
+}

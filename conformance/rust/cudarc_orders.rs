@@ -65,6 +65,8 @@ enum Streams {
     OfAnother,
     /// From the primary context's to another context's.
     ToAnother,
+    /// Of a context of the race's own, which an error of its work ends with.
+    OfItsOwn,
 }
 
 /// Returns a context that is not the primary one: one for all races, as a GPU's driver takes its time for each.
@@ -99,6 +101,10 @@ impl Race {
                 (made(&own), made(&own))
             }
             Streams::ToAnother => (made(&primary), made(&another_context())),
+            Streams::OfItsOwn => {
+                let own = CudaContext::new_non_primary(0, 0).expect("a context");
+                (made(&own), made(&own))
+            }
         };
         let (array, target) = (
             Memory::new(ready.context(), BYTES),
@@ -461,7 +467,7 @@ fn fill(slice: &mut CudaSlice<u8>, stream: &CudaStream, value: u8) {
 /// A slice of cudarc's, which is of the driver's pool: dropped while a guard's stream still reads it, its memory is given
 /// away in the order of its own stream. The control reads it by number, without a guard.
 fn given_away(has_guard: bool) -> u8 {
-    let race = Race::new(Streams::Handles);
+    let race = Race::new(Streams::OfItsOwn);
     race.poke(LATER);
     let mut slice = race.ready.alloc_zeros::<u8>(BYTES).expect("memory");
     race.ready.memset_zeros(&mut slice).expect("a fill");

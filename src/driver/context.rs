@@ -102,7 +102,9 @@ impl<'d> ContextGuard<'d> {
             guard.enter(home)?;
         }
         if !stream.is_default() {
-            guard.switch(driver.stream_context(stream)?)?;
+            let other = || Home::make(driver, place, Defaults::OfMemory, None).map(Some);
+            let context = guard.context_of(stream, other)?;
+            guard.switch(context)?;
         }
         Ok(guard)
     }
@@ -115,8 +117,31 @@ impl<'d> ContextGuard<'d> {
         {
             guard.enter(home)?;
         }
-        guard.switch(driver.stream_context(stream)?)?;
+        let context = guard.context_of(stream, || Home::any(driver))?;
+        guard.switch(context)?;
         Ok(guard)
+    }
+
+    /// Returns the context of a stream with a handle. While one is current that is gone the driver does not tell: it is asked once
+    /// more in the one that `other` finds.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub(super) fn context_of(
+        &mut self,
+        stream: Stream,
+        other: impl FnOnce() -> Result<Option<Home<'d>>, DriverError>,
+    ) -> Result<Context, DriverError> {
+        let told = self.driver.stream_context(stream);
+        let is_refused = |refused: &DriverError| refused.is_loss_of_context();
+        if self.is_pushed || self.current.is_none() || !told.as_ref().is_err_and(is_refused) {
+            return told;
+        }
+        match other() {
+            Ok(Some(home)) => self.enter(home)?,
+            _ => return told,
+        }
+        self.driver.stream_context(stream)
     }
 
     /// Makes the context of an allocation current, else its device's primary one.
@@ -413,7 +438,7 @@ impl<'d> Home<'d> {
     }
 
     /// As [`find`](Self::find); a primary context may be brought to life, to ask about a stream there.
-    fn make(
+    pub(super) fn make(
         driver: &'d dyn Driver,
         place: &Place,
         whose: Defaults,

@@ -53,7 +53,9 @@ impl Contexts {
         let ready = match (of_ready, wholes.first()) {
             (Some(ready), _) => ready,
             (None, Some(whole)) if situation.ready == Stream::None => *whole,
-            _ => driver.stream_context(situation.ready)?,
+            _ => caller.context_of(situation.ready, || {
+                Home::make(driver, place, Defaults::OfMemory, None).map(Some)
+            })?,
         };
         Ok(Contexts {
             ready,
