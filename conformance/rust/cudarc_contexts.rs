@@ -10,7 +10,7 @@ use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
 #[cfg(all(feature = "ipc", target_os = "linux"))]
 use cai_dlpack::share::Shared;
-use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, PresentAs};
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, Owner, PresentAs};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use cusim_control::Call;
@@ -768,6 +768,46 @@ fn parts_end_beside_a_context_that_is_gone(
             .on(&reads)
             .expect("a guard"),
     );
+}
+
+/// What kept the stream on which a written array was ready ends after the guard's own calls: that makes its context current, and
+/// destroys it.
+#[rstest]
+fn what_kept_the_stream_of_a_written_array_ends_apart(#[values(false, true)] is_part: bool) {
+    let machine = machine();
+    machine.log_every_thread();
+    let (home, own) = (context(false), context(false));
+    let plain = floats_of(DeviceType::CUDA_HOST, &home);
+    let stream = home.new_stream().expect("a stream");
+    own.bind_to_thread().expect("current");
+    let of_own = own.new_stream().expect("a stream");
+    let number = Stream::from_cudarc(&of_own).expect("a number");
+    let owner = Owner::new((of_own, own, plain.clone()));
+    // SAFETY: the same elements, and a stream, which the owner keeps.
+    let source = unsafe { CaiView::new(plain.descriptor().clone(), number, owner) };
+    home.bind_to_thread().expect("current");
+    let tensor = plain.to_dlpack(LiveStream::NONE).expect("a tensor");
+    let view = CaiView::from_dlpack(tensor, &stream).expect("a view");
+    let mut view = view.on(source.ready()).expect("an order");
+    drop(source);
+    let mut typed = view.typed_mut::<f32>().expect("floats");
+    let (guard, _other) = match is_part {
+        true => {
+            let (left, right) = typed.split(0, 1).expect("two parts");
+            (left.on(&stream), Some(right))
+        }
+        false => (typed.reborrow().on(&stream), None),
+    };
+    let guard = guard.expect("a guard");
+    let _ = guard.device_ptr();
+    let gone = with_a_dead_context();
+    machine.sim.clear();
+    guard.finish().expect("an end");
+    let calls = machine.sim.calls();
+    assert!(is_part || calls.iter().any(|call| call.name() == "cuCtxDestroy"));
+    let names = |call: &&Call| call.arguments.iter().any(|(_, given)| *given == gone);
+    assert_eq!(calls.iter().find(names), None);
+    home.bind_to_thread().expect("current");
 }
 
 /// A driver tells nothing of streams while a context is current that is gone: it is asked in another one.

@@ -142,9 +142,11 @@ impl<'a> LiveStream<'a> {
     /// Promises that a stream is alive, for streams of a library that this one does not know.
     ///
     /// # Safety
-    /// The stream, of a default stream its context, is alive until the last call that this value is passed to has returned,
-    /// and until the last view, copy and guard that was made with it, or that came of one, is gone. ([`Stream::None`] needs
-    /// no promise.)
+    /// - The stream, of a default stream its context, is alive until the last call that this value is passed to has returned,
+    ///   and until the last view, copy and guard that was made with it, or that came of one, is gone. ([`Stream::None`] needs
+    ///   no promise.)
+    /// - The stream's context is a primary one, or is not destroyed: a thread of this library asks there, some time after the
+    ///   end of a copy or a guard, whether its work is over.
     ///
     /// ```
     /// use cai_dlpack::protocol::stream::Stream;

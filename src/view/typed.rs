@@ -484,7 +484,8 @@ impl<'a, T: Element> ViewMut<'a, T> {
     }
 
     /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
-    /// `is_eager` tells of work that may be of no graph.
+    /// `is_eager` tells of work that may be of no graph. Hands `ended` what kept the streams that it was ready on: that ends where
+    /// any code may run.
     ///
     /// # Errors
     /// The driver's refusal of a wait for another part, of the same array.
@@ -493,8 +494,9 @@ impl<'a, T: Element> ViewMut<'a, T> {
         ready: Placed,
         kept: Option<Kept>,
         is_eager: bool,
+        ended: &mut Vec<Kept>,
     ) -> Result<(), DriverError> {
-        self.array.written(ready, kept, is_eager)
+        self.array.written(ready, kept, is_eager, ended)
     }
 }
 

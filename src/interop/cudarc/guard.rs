@@ -192,9 +192,10 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
     fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
         let Some(left) = left else { return Ok(()) };
         let kept = left.is_here.then(|| stream.keep());
-        // What is current may be gone, and answers nothing then.
+        let mut ended = Vec::new();
+        // What is current may be gone, and answers nothing then. What has ended does so in the caller's context.
         within(Arc::clone(stream.context()), |_| {
-            self.written(left.at, kept, left.is_eager)
+            self.written(left.at, kept, left.is_eager, &mut ended)
         })
     }
 

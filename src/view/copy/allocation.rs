@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::driver::{ContextGuard, Driver, DriverError, Place};
+use crate::driver::{ContextGuard, Driver, DriverError, Place, twice};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -70,10 +70,11 @@ impl Allocation {
         self.block.as_ref().is_some_and(|block| block.is_in_use)
     }
 
-    /// Keeps the stream that it is for until its end has come after that stream's work.
-    pub(super) fn keep(&mut self, stream: Option<Kept>) {
+    /// Keeps the stream that it is for, if it `is_stream_kept`, and what else it ends with, until its end has come after that
+    /// stream's work.
+    pub(super) fn keep(&mut self, kept: Option<Kept>, is_stream_kept: bool) {
         if let Some(block) = &mut self.block {
-            block.stream = stream;
+            (block.stream, block.is_stream_kept) = (kept, is_stream_kept);
         }
     }
 
@@ -138,7 +139,7 @@ fn allocate(
     let current = used.stream().map(enter).transpose()?;
     let block = keep::allocate(driver, memory, nbytes, used);
     if let Some(mut current) = current
-        && let Err(refused) = current.restore()
+        && let Err(refused) = twice(|| current.restore())
     {
         unrestored.set(Some(refused));
     }

@@ -285,13 +285,14 @@ impl Copy<'_> {
     /// # Errors
     /// The driver's; the source is kept until the memory is freed.
     fn keep_home(&mut self, allocation: &mut Allocation, pool: Option<Kept>) -> Result<(), Error> {
+        let is_stream_kept = self.used.kept.is_some();
         if self.used.keeps_contexts {
             let stream = self.used.kept.take();
             let home = match allocation.is_pooled() {
                 true => pool,
                 false => {
                     let owner = self.view.keep_owner();
-                    allocation.keep(both(stream.clone(), Some(owner.clone())));
+                    allocation.keep(both(stream.clone(), Some(owner.clone())), is_stream_kept);
                     let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
                     let primary = KeptPrimary::of_current(self.driver)?;
                     current.restore()?;
@@ -300,7 +301,7 @@ impl Copy<'_> {
             };
             self.used.kept = both(stream, home);
         }
-        allocation.keep(self.used.kept.clone());
+        allocation.keep(self.used.kept.clone(), is_stream_kept);
         Ok(())
     }
 

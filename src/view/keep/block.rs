@@ -414,8 +414,10 @@ pub(crate) struct Block {
     pub(super) used: Use,
     /// The device that the memory is taken from.
     pub(super) ordinal: i32,
-    /// What keeps the stream that it is for, if that is not its consumer's promise.
+    /// What keeps the stream that it is for, if that is not its consumer's promise, and the contexts that it ends with.
     pub(crate) stream: Option<Kept>,
+    /// Whether that keeps the stream itself.
+    pub(crate) is_stream_kept: bool,
     /// Whether earlier work of the stream that it is for may still use it.
     pub(crate) is_in_use: bool,
     pointer: u64,
@@ -440,6 +442,7 @@ impl Block {
             used,
             ordinal,
             stream: None,
+            is_stream_kept: false,
             is_in_use: false,
             pointer,
         })
@@ -471,6 +474,7 @@ impl Block {
             used,
             ordinal,
             stream: None,
+            is_stream_kept: false,
             is_in_use: false,
             pointer,
         })

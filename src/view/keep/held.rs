@@ -91,7 +91,7 @@ impl Held {
 
     /// Whether a thread of ours may name the stream that it is for: something keeps that until the end.
     pub(super) fn keeps_its_stream(&self) -> bool {
-        let kept = self.block().is_some_and(|block| block.stream.is_some());
+        let kept = self.block().is_some_and(|block| block.is_stream_kept);
         kept && self.used().has_handle()
     }
 

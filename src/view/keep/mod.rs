@@ -282,6 +282,7 @@ mod tests {
 
     fn kept(mut block: Block) -> Block {
         block.stream = Some(Kept(Arc::new(Owner::new(()))));
+        block.is_stream_kept = true;
         block
     }
 

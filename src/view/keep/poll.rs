@@ -303,6 +303,7 @@ pub(super) fn drop_later(owner: Owner) {
 /// Lets go of what keeps the stream that a block was for, which may run any code: on the thread, and not in the context that the
 /// caller has made current.
 pub(super) fn let_go(block: &mut Block) {
+    block.is_stream_kept = false;
     if let Some(kept) = block.stream.take() {
         start(block.driver);
         drop_later(Owner::new(kept));
@@ -453,6 +454,8 @@ impl Default for Later {
 struct Marking {
     used: Use,
     held: Vec<Held>,
+    /// What keeps the stream for what was taken out of `held`.
+    kept: Vec<Kept>,
     since: Instant,
     /// Whether the stream could not be marked before: it may be captured still.
     is_again: bool,
@@ -464,6 +467,8 @@ struct Waiting {
     held: Vec<Held>,
     /// The stream that was marked with it for this thread.
     marked: Option<Use>,
+    /// What keeps that stream for what was taken out of `held`. It goes after the event.
+    kept: Vec<Kept>,
 }
 
 impl Keeper {
@@ -522,12 +527,14 @@ impl Keeper {
                 event,
                 held,
                 marked: None,
+                kept: Vec::new(),
             }),
             News::Unmarked(held) => self.unmarked.push(held),
             News::Mark(used, mark) => {
                 let begun = self.marking.iter().position(|at| at.used == used);
-                let held = begun.map(|at| self.marking.remove(at).held);
-                self.marked(used, mark, held.unwrap_or_default());
+                let begun = begun.map(|at| self.marking.remove(at));
+                let (held, kept) = begun.map(|at| (at.held, at.kept)).unwrap_or_default();
+                self.marked(used, mark, held, kept);
             }
             News::Ended(owner) => {
                 room::end_owner(owner);
@@ -544,20 +551,26 @@ impl Keeper {
         }
     }
 
-    /// Takes out the smallest block that would do.
+    /// Takes out the smallest block that would do. What keeps its stream stays with the event that is asked about.
     fn find(&mut self, wanted: &Wanted) -> Option<Held> {
-        let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.held);
-        let marking = self.marking.iter_mut().map(|marking| &mut marking.held);
-        let unmarked = [&mut self.unmarked, &mut self.later.held];
+        let waiting = self.waiting.iter_mut();
+        let waiting = waiting.map(|at| (&mut at.held, Some(&mut at.kept)));
+        let marking = self.marking.iter_mut();
+        let marking = marking.map(|at| (&mut at.held, Some(&mut at.kept)));
+        let unmarked = [(&mut self.unmarked, None), (&mut self.later.held, None)];
         let lists = waiting.chain(marking).chain(unmarked);
-        let fits = lists.filter_map(|list| {
+        let fits = lists.filter_map(|(list, kept)| {
             let blocks = list.iter().enumerate().filter(|(_, held)| wanted.is(held));
             let sizes = blocks.filter_map(|(at, held)| Some((held.block()?.nbytes, at)));
             let (size, at) = sizes.min()?;
-            Some((size, at, list))
+            Some((size, at, list, kept))
         });
-        let (_, at, list) = fits.min_by_key(|(size, ..)| *size)?;
-        Some(list.swap_remove(at))
+        let (_, at, list, kept) = fits.min_by_key(|(size, ..)| *size)?;
+        let held = list.swap_remove(at);
+        if let (Some(kept), Some(block)) = (kept, held.block()) {
+            kept.extend(block.stream.clone());
+        }
+        Some(held)
     }
 
     /// Has the streams of what came marked, each stream once, unless it has as many [marks](MARKS) as it may have.
@@ -600,21 +613,25 @@ impl Keeper {
                 since: Instant::now(),
                 is_again: held.iter().any(Held::is_stuck),
                 held,
+                kept: Vec::new(),
             });
         } else {
-            self.marked(used, used.mark(driver), held);
+            self.marked(used, used.mark(driver), held, Vec::new());
         }
     }
 
-    fn marked(&mut self, used: Use, mark: Mark, mut held: Vec<Held>) {
+    fn marked(&mut self, used: Use, mark: Mark, mut held: Vec<Held>, kept: Vec<Kept>) {
         // The capture may be that of a thread that waits for memory.
         set_stuck(&mut held, matches!(mark, Mark::Later));
         match mark {
-            Mark::Event(event) => self.waiting.push(Waiting {
-                event: Arc::new(event.into()),
-                held,
-                marked: Some(used),
-            }),
+            Mark::Event(event) => {
+                return self.waiting.push(Waiting {
+                    event: Arc::new(event.into()),
+                    held,
+                    marked: Some(used),
+                    kept,
+                });
+            }
             Mark::Later => {
                 self.later.held.extend(held);
                 self.later.tried = Instant::now();
@@ -622,6 +639,7 @@ impl Keeper {
             Mark::Unnamed => held.into_iter().for_each(|held| free::later(held, true)),
             Mark::Over => held.into_iter().for_each(unused),
         }
+        room::end_owner(kept);
     }
 
     /// Takes what has lost its mark.
@@ -667,6 +685,7 @@ impl Waiting {
         // The stream may go with it.
         room::end_owner(self.event);
         self.held.into_iter().for_each(unused);
+        room::end_owner(self.kept);
     }
 }
 

@@ -52,7 +52,8 @@ impl<'a> ArrayMut<'a> {
         }
     }
 
-    /// Notes that what was written is ready on a stream, for the array and for those that it is a part of.
+    /// Notes that what was written is ready on a stream, for the array and for those that it is a part of. Hands `ended` what kept
+    /// the streams that they were ready on, whose ends may run any code.
     ///
     /// # Errors
     /// The driver's refusal of a wait for another part.
@@ -61,7 +62,9 @@ impl<'a> ArrayMut<'a> {
         ready: Placed,
         kept: Option<Kept>,
         is_eager: bool,
+        ended: &mut Vec<Kept>,
     ) -> Result<(), DriverError> {
+        ended.extend(self.cai().streams().kept().cloned());
         match self {
             Self::Whole(cai) => {
                 cai.set_ready_kept(ready, kept);
@@ -69,11 +72,11 @@ impl<'a> ArrayMut<'a> {
             }
             Self::Part(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept, is_eager)
+                of.written(ready, kept, is_eager, ended)
             }
             Self::Reborrowed(cai, of) => {
                 cai.set_ready_kept(ready, kept.clone());
-                of.written(ready, kept, is_eager)
+                of.written(ready, kept, is_eager, ended)
             }
         }
     }
@@ -124,9 +127,10 @@ impl Whole<'_> {
         ready: Placed,
         kept: Option<Kept>,
         is_eager: bool,
+        ended: &mut Vec<Kept>,
     ) -> Result<(), DriverError> {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
-        let (told, before) = detach(|| {
+        let told = detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: of a `&'a mut CaiView` that was moved into this value, so that nothing else uses the array during `'a`;
             // the lock is held, so that this is the only reference that is made of it now.
@@ -135,17 +139,15 @@ impl Whole<'_> {
             let told = cai.has_all_after(ready, may_be);
             let (is_there, are_done) = *told.as_ref().unwrap_or(&(true, false));
             self.has_eager.store(may_be && !are_done, Ordering::Relaxed);
-            let before = cai.streams().kept().cloned();
+            ended.extend(cai.streams().kept().cloned());
             if is_there {
                 cai.set_ready_kept(ready, kept.clone());
             }
-            (told, before)
+            told
         });
-        // Its end may run any code, which the lock would keep out.
-        drop(before);
         let above = self.of.as_ref().map_or(Ok(()), |of| {
             let are_done = matches!(told, Ok((_, true)));
-            of.written(ready, kept, is_eager && !are_done)
+            of.written(ready, kept, is_eager && !are_done, ended)
         });
         told.map(drop).and(above)
     }
@@ -198,7 +200,7 @@ mod tests {
         let remembered = || [&all, &half].map(|whole| whole.has_eager.load(Ordering::Relaxed));
         let write = |stream, is_eager| {
             script.take_calls();
-            let written = half.written(Placed::here(stream), None, is_eager);
+            let written = half.written(Placed::here(stream), None, is_eager, &mut Vec::new());
             written.expect("no refusal");
             script.count("cuMemFree") > 0
         };

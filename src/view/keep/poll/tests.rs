@@ -44,6 +44,7 @@ fn block(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Blo
 fn kept(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Held {
     let mut block = block(driver, memory, nbytes, used);
     block.stream = Some(Kept(Arc::new(telling().0)));
+    block.is_stream_kept = true;
     Held::memory(block)
 }
 
@@ -274,6 +275,7 @@ fn what_keeps_a_stream_is_not_waited_for_for_ever() {
     let mut block = block(driver, Memory::Pool, 64, used(driver, STREAM));
     let (go_on, gate) = mpsc::channel();
     block.stream = Some(Kept(Arc::new(Slow(std::sync::Mutex::new(gate)))));
+    block.is_stream_kept = true;
     block.ordinal = 0x0780;
     let held = Held::memory(block);
     let mut waiter = room::Waiter::new(0x0780);
@@ -294,6 +296,61 @@ fn what_keeps_a_stream_is_not_waited_for_for_ever() {
         "the memory comes at once, and no more"
     );
     ends.join().expect("no panic");
+}
+
+/// The mark of a block that is taken is asked about from then on, too: what keeps its stream goes after it.
+#[test]
+fn what_keeps_the_stream_of_a_mark_stays_until_it_is_reached() {
+    for is_marking in [false, true] {
+        let driver = script();
+        let used = used(driver, STREAM);
+        let (owner, ended) = telling();
+        let mut block = block(driver, Memory::Pool, 64, used);
+        (block.stream, block.is_stream_kept) = (Some(Kept(Arc::new(owner))), true);
+        let held = vec![Held::memory(block)];
+        let mut keeper = Keeper::default();
+        let mark = used.mark_own(driver).expect("a mark");
+        if is_marking {
+            keeper.marking.push(Marking {
+                used,
+                held,
+                kept: Vec::new(),
+                since: Instant::now(),
+                is_again: false,
+            });
+        } else {
+            keeper.take(News::Marked(Arc::new(mark), held));
+        }
+        let (answers, receiver) = mpsc::channel();
+        let wanted = Wanted {
+            memory: Memory::Pool,
+            nbytes: 64,
+            home: used.home,
+            used,
+        };
+        keeper.take(News::Take(wanted, answers));
+        assert_eq!(nbytes_of(&receiver), Some(64));
+        assert!(!ended.load(Ordering::Acquire), "the mark is there");
+        if is_marking {
+            keeper.take(News::Mark(used, used.mark(driver)));
+            assert!(!ended.load(Ordering::Acquire), "the mark is there");
+        }
+        keeper.round(std::iter::empty());
+        assert!(ended.load(Ordering::Acquire) && keeper.is_idle());
+    }
+}
+
+/// A promise is no keeper: a thread of the library's does not name a stream that only the contexts of a copy are kept for.
+#[test]
+fn a_stream_that_is_not_kept_is_not_marked() {
+    let driver = script();
+    let used = used(driver, STREAM);
+    for is_stream_kept in [false, true] {
+        let mut block = block(driver, Memory::Pool, 64, used);
+        block.stream = Some(Kept(Arc::new(telling().0)));
+        block.is_stream_kept = is_stream_kept;
+        assert_eq!(Held::memory(block).keeps_its_stream(), is_stream_kept);
+    }
 }
 
 /// A block that the one who asked no longer waits for stays.
@@ -433,6 +490,7 @@ fn a_stream_has_one_mark_begun() {
         held,
         since: Instant::now(),
         is_again: false,
+        kept: Vec::new(),
     });
     keeper.round([memory(128), memory(256)].into_iter());
     assert_eq!((keeper.unmarked.len(), keeper.waiting.len()), (2, 0));
