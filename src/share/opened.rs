@@ -50,7 +50,7 @@ impl Handle {
     /// Like [`open`](Self::open), for a stream that the caller keeps alive.
     ///
     /// # Safety
-    /// As [`open`](Self::open); `stream` lives as long as a view is ready there. If the current context `is_kept`, it lives as
+    /// The contract of [`open`](Self::open); `stream` lives as long as a view is ready there. If the current context `is_kept`, it lives as
     /// long as the memory is mapped, and what works there may use it.
     pub(crate) unsafe fn open_on(&self, stream: Stream, is_kept: bool) -> Result<CaiView, Error> {
         match self.place.check()? {

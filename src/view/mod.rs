@@ -109,7 +109,6 @@ pub(crate) use import::{Imported, KnownTensor, locate, read_tensor};
 #[cfg(feature = "cudarc")]
 pub(crate) use live::Keeper;
 #[cfg(feature = "cudarc")]
-#[cfg(feature = "cudarc")]
 pub(crate) use live::stay_if_done;
 pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
 #[cfg(feature = "cudarc")]

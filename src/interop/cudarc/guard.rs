@@ -193,7 +193,7 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
         let Some(left) = left else { return Ok(()) };
         let kept = left.is_here.then(|| stream.keep());
         let mut ended = Vec::new();
-        // What is current may be gone, and answers nothing then. What has ended does so in the caller's context.
+        // The current context may be gone, in which no question is answered. The keepers end in the caller's.
         within(Arc::clone(stream.context()), |_| {
             self.written(left.at, kept, left.is_eager, &mut ended)
         })

@@ -105,7 +105,7 @@ impl Held {
 
     /// The contexts whose work may use it, but its own if the end waits for that. `None` as long as the use waits for its event:
     /// its context cannot be done before, and a call that waited for that would hold up what other threads enqueue there, for
-    /// ever if the event is one of a process that has died. On a thread of ours, whose context changes.
+    /// ever if the event is one of a process that has died.
     ///
     /// # Errors
     /// The driver's refusal: some device is not known.
@@ -135,7 +135,7 @@ impl Held {
             .is_some_and(|block| block.memory != Memory::Pool)
     }
 
-    /// Frees the memory, or drops the owner; on a thread of ours, whose context changes. Returns what the driver cannot
+    /// Frees the memory, or drops the owner; on a thread of ours. Returns what the driver cannot
     /// end now.
     ///
     /// # Safety

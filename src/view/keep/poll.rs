@@ -454,7 +454,7 @@ impl Default for Later {
 struct Marking {
     used: Use,
     held: Vec<Held>,
-    /// What keeps the stream for what was taken out of `held`.
+    /// The keepers of the stream, for blocks that were taken out of `held`.
     kept: Vec<Kept>,
     since: Instant,
     /// Whether the stream could not be marked before: it may be captured still.
@@ -467,7 +467,7 @@ struct Waiting {
     held: Vec<Held>,
     /// The stream that was marked with it for this thread.
     marked: Option<Use>,
-    /// What keeps that stream for what was taken out of `held`. It goes after the event.
+    /// The keepers of that stream, for blocks that were taken out of `held`. They go after the event.
     kept: Vec<Kept>,
 }
 
