@@ -346,3 +346,93 @@ fn data_without_a_producer_is_copied_without_a_wait() {
         [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     );
 }
+
+/// Copies of copies, each on the stream of the one before, which is dropped: none keeps those before.
+#[rstest]
+fn a_copy_of_a_copy_keeps_no_other(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values("the same", "ready", "none")] on: &str,
+) {
+    const COPIES: u64 = 50;
+    let machine = machine();
+    let context = match is_primary {
+        true => CudaContext::new(0),
+        false => CudaContext::new_non_primary(0, 0),
+    };
+    let context = context.expect("a context");
+    let stream = context.new_stream().expect("a stream");
+    let mut view = floats_of(kind, &context).copy_on(&stream).expect("a copy");
+    let allocations = || machine.sim.live().allocations;
+    eventually("what other tests have made ends", || {
+        let before = allocations();
+        thread::sleep(Duration::from_millis(30));
+        allocations() == before
+    });
+    let before = allocations();
+    for _ in 0..COPIES {
+        let copy = match on {
+            "the same" => view.copy_on(&stream),
+            "ready" => view.copy_on(view.ready()),
+            _ => view.copy_on(LiveStream::NONE),
+        };
+        view = copy.expect("a copy");
+    }
+    stream.synchronize().expect("a wait");
+    // Some of them wait to be freed, or to be taken.
+    eventually("the copies end", || allocations() < before + COPIES / 2);
+    drop(view);
+    context.bind_to_thread().expect("current");
+}
+
+/// A promise of a stream ends with the copies that are made by it, and by their own name for it: no thread of the library's names
+/// it later.
+#[test]
+fn a_promised_stream_is_not_named_after_the_copies() {
+    let machine = machine();
+    machine.log_every_thread();
+    let context = CudaContext::new(0).expect("device 0");
+    let home = floats_of(DeviceType::CUDA, &context);
+    for made_by in [
+        "a copy of a copy",
+        "a copy of a view on it",
+        "a copy of an import",
+    ] {
+        let promised = context.new_stream().expect("a stream");
+        // SAFETY: it lives as long as what is made with it, and its context stays.
+        let live = unsafe { LiveStream::new(stream(&promised)) };
+        let held = machine.sim.gate(number(&promised)).expect("a gate");
+        let pending =
+            CaiView::from_dlpack(home.to_dlpack(LiveStream::NONE).expect("a tensor"), live);
+        let pending = pending.expect("a view");
+        let first = match made_by {
+            "a copy of a copy" => home.copy_on(live),
+            "a copy of a view on it" => pending.on(live),
+            _ => Ok(pending.clone()),
+        };
+        let first = first.expect("a view");
+        // More than are marked at once: the others are not until the stream has got further.
+        for _ in 0..8 {
+            drop(first.copy_on(first.ready()).expect("a copy"));
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop((first, pending));
+        held.open();
+        promised.synchronize().expect("a wait");
+        machine.sim.clear();
+        let gone = number(&promised);
+        drop(promised);
+        thread::sleep(Duration::from_millis(50));
+        let calls = machine.sim.calls();
+        let ends = |call: &cusim_control::Call| call.name() == "cuStreamDestroy";
+        let named =
+            |call: &&cusim_control::Call| call.arguments.iter().any(|(_, given)| *given == gone);
+        let later = calls
+            .iter()
+            .skip_while(|call| !ends(call))
+            .skip(1)
+            .find(named);
+        assert_eq!(later, None, "{made_by}");
+        check_alive(&machine, made_by);
+    }
+}

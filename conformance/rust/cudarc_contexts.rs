@@ -13,12 +13,12 @@ use cai_dlpack::share::Shared;
 use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, Owner, PresentAs};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
-use cusim_control::Call;
+use cusim_control::{Call, Schedule};
 use rstest::rstest;
 
 use crate::copies::floats_of;
 use crate::cudarc_live::Dice;
-use crate::simulator::{Machine, eventually, machine};
+use crate::simulator::{Machine, Steered, eventually, machine, number};
 
 const KINDS: [DeviceType; 3] = [
     DeviceType::CUDA,
@@ -835,4 +835,131 @@ fn orders_are_made_beside_a_context_that_is_gone(
     assert_eq!(result::ctx::get_current(), Ok(Some(gone as usize as _)));
     home.bind_to_thread().expect("current");
     drop(machine);
+}
+
+/// A copy to the host whose wait is refused has a mark after its work, in the context of the memory: the owner, which keeps that,
+/// ends once all that hangs on the mark has.
+#[test]
+fn a_refused_copy_to_the_host_keeps_its_context() {
+    let machine = machine();
+    machine.log_every_thread();
+    let (last, home) = (context(true), context(false));
+    let view = floats_of(DeviceType::CUDA, &home);
+    machine.sim.set_schedule(Schedule::Lazy);
+    machine.sim.clear();
+    machine.sim.fault("cuStreamSynchronize", 1, 999);
+    assert!(view.copy_to_host().is_err());
+    assert_eq!(machine.sim.pending_faults(), 0);
+    last.bind_to_thread().expect("current");
+    let left = Arc::downgrade(&home);
+    drop((view, home));
+    last.bind_to_thread().expect("current");
+    machine.sim.set_schedule(Schedule::Threaded);
+    eventually("the context ends", || left.strong_count() == 0);
+    thread::sleep(Duration::from_millis(50));
+    check_alive(&machine, "a refused copy to the host");
+}
+
+/// A writer may have the last share of a reader's mark, and with it that of a context: that ends once the writer's calls are made.
+#[test]
+fn a_mark_that_a_writer_has_last_ends_after_its_calls() {
+    let machine = machine();
+    machine.log_every_thread();
+    let (home, own) = (context(true), context(false));
+    let mut view = floats_of(DeviceType::CUDA, &home);
+    own.bind_to_thread().expect("current");
+    let reads = own.new_stream().expect("a stream");
+    let number_of = Stream::from_cudarc(&reads).expect("a number");
+    let (left, held) = (Arc::downgrade(&own), machine.sim.gate(number(&reads)));
+    let owner = Owner::new((reads, own, view.clone()));
+    // SAFETY: the same elements, and a stream, which the owner keeps.
+    let source = unsafe { CaiView::new(view.descriptor().clone(), number_of, owner) };
+    home.bind_to_thread().expect("current");
+    let writes = home.new_stream().expect("a stream");
+    drop(view.copy_on(source.ready()).expect("a copy"));
+    drop(source);
+    // The library's thread marks the stream.
+    thread::sleep(Duration::from_millis(50));
+    let full = machine.sim.gate(number(&writes)).expect("a gate");
+    let Steered::Simulator(sim) = &machine.sim else {
+        panic!("no simulator")
+    };
+    // The second piece of work blocks whoever enqueues it.
+    sim.set("queue", 1).expect("a setting");
+    with_a_dead_context();
+    let opener = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        // The reader is done, and the library's thread lets go of all that it has.
+        held.expect("a gate").open();
+        thread::sleep(Duration::from_millis(300));
+        full.open();
+    });
+    machine.sim.clear();
+    let guard = view.typed_mut::<f32>().expect("floats").on(&writes);
+    let has_ended = left.strong_count() == 0;
+    opener.join().expect("opened");
+    sim.set("queue", 1024).expect("a setting");
+    drop(guard.expect("a guard"));
+    assert!(has_ended, "the writer has had the last share");
+    check_alive(&machine, "a writer");
+    home.bind_to_thread().expect("current");
+}
+
+/// Work of parts of which the driver tells nothing is noted as lost in a context, about which later writers ask.
+#[test]
+fn lost_parts_keep_their_context() {
+    let machine = machine();
+    machine.log_every_thread();
+    let home = context(true);
+    let mut view = floats_of(DeviceType::CUDA_HOST, &home);
+    let others = [(); 2].map(|()| context(false));
+    let streams = others
+        .each_ref()
+        .map(|of| of.new_stream().expect("a stream"));
+    home.bind_to_thread().expect("current");
+    let [moves, writes] = [(); 2].map(|()| home.new_stream().expect("a stream"));
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 1);
+    let (left, right) = parts.expect("two parts");
+    let left = left.on(&streams[0]).expect("a guard");
+    let right = right.on(&streams[1]).expect("a guard");
+    left.finish().expect("an end");
+    // The first two questions are for the keeper of the memory, which the host can write.
+    (3..30).for_each(|nth| machine.sim.fault("cuStreamIsCapturing", nth, 999));
+    (1..30).for_each(|nth| {
+        machine
+            .sim
+            .fault("cuThreadExchangeStreamCaptureMode", nth, 999);
+    });
+    let told = right.finish();
+    machine.sim.clear_faults();
+    assert!(told.is_err(), "{told:?}");
+    let mut moved = view.on(&moves).expect("an order");
+    for of in &others {
+        let _ = of.check_err();
+    }
+    drop((view, streams));
+    home.bind_to_thread().expect("current");
+    drop(others);
+    home.bind_to_thread().expect("current");
+    thread::sleep(Duration::from_millis(50));
+    drop(moved.typed_mut::<f32>().expect("floats").on(&writes));
+    check_alive(&machine, "a later writer");
+}
+
+/// A driver that does not tell which context is current: a constant does not name the default stream of it.
+#[test]
+fn a_constant_of_a_context_that_is_not_told_is_refused() {
+    let machine = machine();
+    let (last, home, other) = (context(true), context(false), context(false));
+    let view = pending(DeviceType::CUDA_HOST, &home);
+    other.bind_to_thread().expect("current");
+    for nth in [1, 2] {
+        machine.sim.fault("cuCtxGetCurrent", nth, 999);
+    }
+    let copy = view.copy_on(LiveStream::LEGACY_DEFAULT);
+    assert_eq!(machine.sim.pending_faults(), 0);
+    assert!(matches!(copy, Err(Error::Driver(_))), "{copy:?}");
+    last.bind_to_thread().expect("current");
+    drop((other, view));
+    last.bind_to_thread().expect("current");
 }

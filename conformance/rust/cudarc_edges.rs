@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cai_dlpack::driver::DriverError;
@@ -99,6 +100,91 @@ fn parts_that_end_in_captures(
     assert!(is_whole(&streams[0]));
     assert_eq!(read(&stage, &view), [0.0; 4]);
     opener.join().expect("opened");
+}
+
+/// Guards of parts that begin in a capture, of which nothing is written, and end in a later one: what was written in between is no
+/// work of that graph.
+#[rstest]
+fn parts_between_two_captures(#[values(0, 1, 2)] mode: usize, #[values(0, 1)] late: usize) {
+    let stage = Stage::new();
+    let streams = [0, 1].map(|_| stage.context.new_stream().expect("a stream"));
+    let mut view = stage.array(Stream::None, None, &[1]);
+    let begins = || {
+        begin(&streams[0], MODES[mode]);
+        streams[1].join(&streams[0]).expect("a fork");
+    };
+    let ends = || {
+        streams[0].join(&streams[1]).expect("a join");
+        assert!(is_whole(&streams[0]));
+    };
+    begins();
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 2);
+    let (left, right) = parts.expect("two parts");
+    let mut left = left.on(&streams[0]).expect("a guard");
+    let mut right = right.on(&streams[1]).expect("a guard");
+    ends();
+    let held = gate(&stage.machine, &streams[late]);
+    let zeros = streams[0].memset_zeros(&mut left.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    let zeros = streams[1].memset_zeros(&mut right.as_slice().expect("contiguous"));
+    zeros.expect("zeros");
+    begins();
+    let opener = opened_later(held);
+    left.finish().expect("the end");
+    right.finish().expect("the end");
+    ends();
+    assert_eq!(read(&stage, &view), [0.0; 4]);
+    opener.join().expect("opened");
+}
+
+/// Where the guard of the second part ends, which is on a per-thread default stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Second {
+    Here,
+    OnAnotherThread,
+}
+
+/// Parts that are written in one capture, of which no thread can name both streams: nothing orders them in the graph, which is told.
+#[rstest]
+fn parts_of_one_capture_on_streams_of_two_threads(
+    #[values(0, 1, 2)] mode: usize,
+    #[values(Second::Here, Second::OnAnotherThread)] second: Second,
+) {
+    let stage = Stage::new();
+    let own = stage.context.per_thread_stream();
+    let other = stage.context.new_stream().expect("a stream");
+    let mut view = stage.array(Stream::None, None, &[1]);
+    begin(&own, MODES[mode]);
+    other.join(&own).expect("a fork");
+    let forked = own.record_event(None).expect("an event");
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 2);
+    let (left, right) = parts.expect("two parts");
+    let right = right.on(&own).expect("a guard");
+    let (ended, done) = match second {
+        Second::OnAnotherThread => {
+            left.on(&other).expect("a guard").finish().expect("an end");
+            let elsewhere = thread::scope(|scope| scope.spawn(|| right.finish()).join());
+            (elsewhere.expect("no panic"), None)
+        }
+        Second::Here => {
+            let done = thread::scope(|scope| {
+                let there = scope.spawn(|| {
+                    stage.context.bind_to_thread().expect("current");
+                    own.wait(&forked).expect("a fork");
+                    left.on(&own).expect("a guard").finish().expect("an end");
+                    own.record_event(None).expect("an event")
+                });
+                there.join().expect("no panic")
+            });
+            (right.finish(), Some(done))
+        }
+    };
+    assert_eq!(rule(ended), Rule::StreamThread);
+    if let Some(done) = done {
+        own.wait(&done).expect("a join");
+    }
+    own.join(&other).expect("a join");
+    assert!(is_whole(&own));
 }
 
 /// Parts that were written in one capture are ordered by its graph: the host waits for nothing, though it could not. That the one

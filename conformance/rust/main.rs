@@ -32,6 +32,8 @@ mod cudarc_random_uses;
 #[cfg(feature = "cudarc")]
 mod cudarc_readers;
 #[cfg(feature = "cudarc")]
+mod cudarc_refusals;
+#[cfg(feature = "cudarc")]
 mod cudarc_slices;
 #[cfg(feature = "cudarc")]
 mod cudarc_twice;

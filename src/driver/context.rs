@@ -191,7 +191,11 @@ impl<'d> ContextGuard<'d> {
             return Ok(());
         }
         match (self.is_pushed, self.original == Some(to)) {
-            (true, true) => return self.pop().map(drop),
+            (true, true) => {
+                self.driver.pop_current_context()?;
+                (self.current, self.is_pushed) = (self.original, false);
+                return Ok(());
+            }
             (true, false) => self.driver.set_current_context(Some(to))?,
             (false, _) => self.driver.push_current_context(to)?,
         }
@@ -238,60 +242,49 @@ impl<'d> ContextGuard<'d> {
     /// Makes the caller's context current again. Only here can that fail visibly; what is refused once is tried again
     /// by drop.
     pub(crate) fn restore(&mut self) -> Result<(), DriverError> {
-        let pushed = self.current.filter(|_| self.is_pushed);
-        let popped = match pushed {
-            Some(_) => self.pop()?,
-            None => None,
-        };
         if self.is_shared {
-            self.restore_from_others(pushed, popped)?;
-            self.is_shared = false;
+            let found = self.driver.current_context()?;
+            if found != self.current {
+                return self.restore_from_others(found);
+            }
         }
+        if self.is_pushed {
+            self.driver.pop_current_context()?;
+        }
+        self.is_restored();
         Ok(())
     }
 
-    /// Takes away what is above the caller's context.
-    fn pop(&mut self) -> Result<Option<Context>, DriverError> {
-        let popped = self.driver.pop_current_context()?;
-        (self.current, self.is_pushed) = (self.original, false);
-        Ok(popped)
+    /// Notes that nothing is left to do; returns what was above the caller's context.
+    fn is_restored(&mut self) -> Option<Context> {
+        let pushed = self.current.filter(|_| self.is_pushed);
+        (self.current, self.is_pushed, self.is_shared) = (self.original, false, false);
+        pushed
     }
 
-    /// Takes away what others have left above the caller's context, after what was `pushed` there, or stood in its place, has been
-    /// `popped`. The caller's own is named only if they have popped or replaced it.
-    fn restore_from_others(
-        &self,
-        pushed: Option<Context>,
-        mut popped: Option<Context>,
-    ) -> Result<(), DriverError> {
-        let mut is_last = false;
-        loop {
-            let found = self.driver.current_context()?;
-            if found == self.original {
+    /// Takes away what others have left: it is `found` in the place of what was current. The caller's own is named only if they
+    /// have popped or replaced it. Each call is made twice if it is refused, as the whole cannot be.
+    #[cold]
+    fn restore_from_others(&mut self, mut found: Option<Context>) -> Result<(), DriverError> {
+        let (driver, original) = (self.driver, self.original);
+        let pushed = self.is_restored();
+        // They have popped what was pushed, as the end of a context does.
+        while found != original && found.is_some() {
+            let is_pushed = found == pushed;
+            twice(|| driver.pop_current_context())?;
+            if is_pushed {
                 return Ok(());
             }
-            let is_callers = popped.is_some() && popped == self.original;
-            if is_last || is_callers || found.is_none() {
+            found = twice(|| driver.current_context())?;
+            if pushed.is_none() && original.is_some() {
+                // It stood above the caller's, or in its place.
                 break;
             }
-            // Above the caller's own may be one of theirs, or that in its place.
-            is_last = popped == pushed;
-            popped = self.driver.pop_current_context()?;
         }
-        match self.original {
-            Some(original) => self.driver.push_current_context(original),
-            None => Ok(()),
+        match original {
+            Some(lost) if found != original => twice(|| driver.push_current_context(lost)),
+            _ => Ok(()),
         }
-    }
-
-    /// Notes that the context which is above the caller's may have ended on this thread, which pops it.
-    ///
-    /// # Errors
-    /// The driver's refusal to tell.
-    #[cfg(feature = "cudarc")]
-    pub(crate) fn may_have_ended(&mut self) -> Result<(), DriverError> {
-        self.is_pushed &= self.driver.current_context()? == self.current;
-        Ok(())
     }
 
     /// Leaves the current context in the place of the caller's.

@@ -9,7 +9,7 @@ use super::holders::Hold;
 use super::shared::{Kept, Role, check_capture, of_this_process};
 use crate::driver::ipc::{EventHandle, MemoryHandle};
 use crate::driver::{
-    Context, ContextGuard, ContextId, Defaults, Driver, DriverError, Event, Place, Relaxed,
+    Context, ContextGuard, ContextId, Defaults, Driver, DriverError, Event, Place, Relaxed, twice,
 };
 use crate::error::Error;
 use crate::protocol::device::Device;
@@ -373,11 +373,11 @@ impl Import {
 impl Drop for Import {
     /// On a thread that may wait and that does not hold the GIL.
     fn drop(&mut self) {
-        let now = self.driver.context_id(self.context).ok();
+        let now = twice(|| self.driver.context_id(self.context)).ok();
         // A reset has ended the events, the mappings and the counts of the context: what has those numbers now is others'.
         let is_reset = now.is_some() && self.home.is_some() && now != self.home;
-        let there = ContextGuard::of_device(self.driver, self.ordinal);
-        let _relaxed = Relaxed::new(self.driver);
+        let there = twice(|| ContextGuard::of_device(self.driver, self.ordinal));
+        let _relaxed = twice(|| Relaxed::new(self.driver));
         let is_there = there.is_ok() && !is_reset;
         if let Some(event) = self.event.take()
             && is_there

@@ -597,3 +597,39 @@ fn a_share_and_its_handle_show_what_they_are_of() {
         format!("Shared {{ handle: {handle}, .. }}")
     );
 }
+
+/// Whatever call is refused once at the end of an opened share, nothing is left of it.
+#[test]
+#[cfg_attr(miri, ignore = "makes files and starts threads")]
+fn an_end_that_is_refused_once_leaves_nothing() {
+    const CALLS: [&str; 9] = [
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxGetCurrent",
+        "cuCtxPushCurrent",
+        "cuCtxGetId",
+        "cuCtxPopCurrent",
+        "cuDevicePrimaryCtxGetState",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuCtxGetDevice",
+        "cuDeviceGetCount",
+    ];
+    let cases = CALLS
+        .iter()
+        .flat_map(|call| (0..5).map(move |after| (*call, after)));
+    for ((call, after), base) in cases.zip((0x7a0a_0000..).step_by(0x1_0000)) {
+        let (script, _installed) = world(base);
+        let (dropped, _owner) = std::sync::mpsc::channel();
+        let shared = view(base, READY, &dropped).share().expect("shared");
+        let opened = open(shared.handle(), MINE).expect("opened");
+        script.fault(call, after, 999);
+        drop(opened);
+        let begun = Instant::now();
+        let left = || (script.opened(), script.primary_count(0));
+        while left() != (0, 1) && begun.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(left(), (0, 1), "{call} {after}");
+        script.without_faults();
+        drop(shared);
+    }
+}

@@ -1,8 +1,8 @@
 //! Streams with what keeps them alive: the arguments of all safe functions that pass a stream to the driver.
 
 use std::fmt;
-use std::sync::Arc;
 
+use super::copy::kept_by_copy;
 use super::streams::{Kept, Placed};
 use super::{CaiView, detach};
 use crate::driver::{ContextGuard, Defaults};
@@ -221,8 +221,8 @@ impl<'a> LiveStream<'a> {
         }
     }
 
-    /// Returns what keeps the stream alive as `array` has [placed](CaiView::placed) it, if that is needed: the array's owner
-    /// keeps the memory's context.
+    /// Returns what keeps the stream alive as `array` has [placed](CaiView::placed) it, if that is needed, or that it is a
+    /// [promise](Kept::Promise): the array's owner keeps the memory's context.
     ///
     /// # Errors
     /// `stream-context` for a default stream of a context that nothing is known to keep, or the driver's refusal.
@@ -230,7 +230,7 @@ impl<'a> LiveStream<'a> {
         match (self.kept_by, placed.whose) {
             #[cfg(feature = "cudarc")]
             (KeptBy::Keeper(keeper), _) => Ok(Some(keeper.keep())),
-            (KeptBy::Promise, _) => Ok(None),
+            (KeptBy::Promise, _) => Ok((self.stream != Stream::None).then_some(Kept::Promise)),
             (KeptBy::View(view, named), _) if !self.stream.is_default() => {
                 Ok((self.stream != Stream::None).then(|| keep_of(view, named)))
             }
@@ -240,23 +240,30 @@ impl<'a> LiveStream<'a> {
             (KeptBy::Constant, Defaults::Of(context)) => {
                 context::keep(array, context, || context::refuse(self.stream))
             }
+            (KeptBy::View(..) | KeptBy::Constant, Defaults::OfMemory)
+                if self.stream.is_default() && array.means_current_context() =>
+            {
+                context::check_none()?;
+                Ok(None)
+            }
             (KeptBy::View(..) | KeptBy::Constant, _) => Ok(None),
         }
     }
 }
 
-/// Returns what keeps a stream of a view: its owner, or what is [`Kept`] beside it. That is kept itself, and not the view: else
-/// each view that a stream goes on to would keep the ones before.
+/// Returns what keeps a stream of a view: its owner, or what is [`Kept`] beside it, or by a copy that was made on it. That is kept
+/// itself, and not the view: else each view, or copy, that a stream goes on to would keep the ones before.
 fn keep_of(view: &CaiView, named: Placed) -> Kept {
-    let kept = (view.streams.kept()).filter(|_| view.streams.placed_ready() == named);
-    (kept.cloned()).unwrap_or_else(|| view.keep_owner())
+    let beside = (view.streams.kept()).filter(|_| view.streams.placed_ready() == named);
+    let kept = (beside.cloned()).or_else(|| kept_by_copy(&view.owner, named.stream));
+    kept.unwrap_or_else(|| view.keep_owner())
 }
 
 impl CaiView {
     /// Returns one more reference to the owner, which keeps both streams of the view, but for a ready one that is [`Kept`]
     /// beside it.
     pub(super) fn keep_owner(&self) -> Kept {
-        Kept(Arc::new(self.owner.share()))
+        Kept::by(self.owner.share())
     }
 }
 

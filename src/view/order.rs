@@ -211,12 +211,17 @@ impl CaiView {
     /// waits for the contexts.
     ///
     /// # Errors
-    /// The driver's refusal of that wait: some part may not be ready, and the owner stays for ever.
+    /// The driver's refusal of that wait: some part may not be ready, and the owner stays for ever. `stream-thread` if one of the
+    /// streams is another thread's, and the other one is captured: nothing orders the two in that graph.
     pub(super) fn has_all_after(
         &self,
         other: Placed,
         is_eager: bool,
-    ) -> Result<(bool, bool), DriverError> {
+    ) -> Result<(bool, bool), Error> {
+        let ready = self.streams.placed_ready();
+        if ready == other {
+            return Ok((true, false));
+        }
         let orders = |waits| match waits {
             Ok(Waits::Eagerly) => true,
             Ok(Waits::InGraph) => !is_eager,
@@ -226,22 +231,28 @@ impl CaiView {
         if orders(forth) || self.is_awaited_by_host() {
             return Ok((true, false));
         }
-        let (ready, mut there) = (self.streams.placed_ready(), self.clone());
+        let mut there = self.clone();
         there.streams = there.streams.with_ready(other);
         let back = there.awaited_by(ready);
         if orders(back) || there.is_awaited_by_host() {
             return Ok((false, false));
+        }
+        let mut both = [ready, other].into_iter();
+        if let Some(unnamed) = both.find(|placed| is_elsewhere(placed.thread)) {
+            let field = Field::Argument("stream");
+            let refused = Violation::new(Rule::StreamThread, field, unnamed.stream);
+            return Err(refused.with_hint(PARTS_HINT).into());
         }
         // Both streams are captured.
         if is_eager {
             let waited = self.wait_for_context_of(ready);
             if let Err(refused) = waited.and_then(|()| self.wait_for_context_of(other)) {
                 keep::keep_for_ever(self.owner(), None);
-                return Err(refused);
+                return Err(refused.into());
             }
-        } else if let (Err(_), Err(refused)) = (forth, back) {
-            // No rule of captures forbids the edge.
-            return Err(refused);
+        } else {
+            // No rule of captures forbids an edge that the driver refuses.
+            forth.and(back)?;
         }
         let is_there = forth == Ok(Waits::InGraph) || back != Ok(Waits::InGraph);
         Ok((is_there, is_eager))
@@ -464,6 +475,10 @@ impl CaiView {
         }
     }
 }
+
+/// What to do about parts of an array that two threads write in a capture.
+const PARTS_HINT: &str =
+    "end the guards of the parts on one thread, or write them on streams with a handle";
 
 /// Refuses a default stream whose number means another stream to the reader.
 #[cold]

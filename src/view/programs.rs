@@ -74,7 +74,7 @@ impl Held {
         }
         self.one_step();
         self.driver.without_faults().current(CONTEXT);
-        keep::round(self.driver);
+        keep::round();
         if let Some(at) = self.any() {
             self.arrays[at].check();
         }
@@ -375,7 +375,7 @@ fn random_programs_of_safe_calls() {
         let begun = Instant::now();
         let is_over = || (ended.load(Ordering::Acquire), driver.allocated()) == (made, 0);
         while !is_over() && begun.elapsed() < Duration::from_secs(20) {
-            keep::round(driver);
+            keep::round();
             thread::yield_now();
         }
         assert_eq!(

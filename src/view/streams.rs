@@ -43,15 +43,25 @@ struct Apart {
     is_undeclared: bool,
 }
 
-/// Keeps a ready stream alive that is neither the producer's nor the caller's promise.
+/// Keeps a ready stream alive that is not the producer's.
 #[derive(Clone)]
-pub(crate) struct Kept(
-    #[expect(
-        dead_code,
-        reason = "held, and dropped with the last view that is ready there"
-    )]
-    pub(crate) Arc<dyn Send + Sync>,
-);
+pub(crate) enum Kept {
+    /// Dropped with the last view that is ready there.
+    By(#[expect(dead_code, reason = "held")] Arc<dyn Send + Sync>),
+    /// By the caller's promise, which ends with the last view, copy and guard that is made by it: no thread of ours may name the
+    /// stream later.
+    Promise,
+}
+
+impl Kept {
+    pub(crate) fn by(keeper: impl Send + Sync + 'static) -> Self {
+        Self::By(Arc::new(keeper))
+    }
+
+    pub(crate) const fn is_promise(&self) -> bool {
+        matches!(self, Self::Promise)
+    }
+}
 
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

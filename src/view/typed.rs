@@ -17,8 +17,7 @@ use std::marker::PhantomData;
 
 use self::array::{Array, ArrayMut};
 use super::element::check_size;
-use super::{CaiView, Element, Kept, Placed};
-use crate::driver::DriverError;
+use super::{CaiView, Element};
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::{Access, Device};
@@ -483,20 +482,11 @@ impl<'a, T: Element> ViewMut<'a, T> {
         !matches!(self.array, ArrayMut::Whole(_))
     }
 
-    /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept.
-    /// `is_eager` tells of work that may be of no graph. Hands `ended` what kept the streams that it was ready on: that ends where
-    /// any code may run.
-    ///
-    /// # Errors
-    /// The driver's refusal of a wait for another part, of the same array.
-    pub(crate) fn written(
-        &mut self,
-        ready: Placed,
-        kept: Option<Kept>,
-        is_eager: bool,
-        ended: &mut Vec<Kept>,
-    ) -> Result<(), DriverError> {
-        self.array.written(ready, kept, is_eager, ended)
+    /// Returns the array, which a writer's end [is noted in](ArrayMut::written). It may go to a thread to which the elements may
+    /// not.
+    #[cfg(any(test, feature = "cudarc"))]
+    pub(crate) fn array_mut(&mut self) -> &mut ArrayMut<'a> {
+        &mut self.array
     }
 }
 

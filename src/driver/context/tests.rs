@@ -245,8 +245,8 @@ fn stack(script: &Script, before: u64) -> Vec<u64> {
     script.stack_now()
 }
 
-/// Others that replace what is current, or push and do not pop, leave the stack as it was; who pops what is not theirs leaves at
-/// least what is current. The caller's own context is named only if they have replaced or popped that.
+/// Others that replace what is current, push and do not pop, or pop what was pushed, leave the stack as it was; who pops what is
+/// the caller's leaves at least what is current. The caller's own context is named only if they have replaced or popped that.
 #[rstest]
 fn what_others_leave_current_is_taken_away(
     script: Script,
@@ -272,12 +272,15 @@ fn what_others_leave_current_is_taken_away(
     );
     script.take_calls();
     drop(guard);
-    if left == "popped" {
-        assert_eq!(script.current_now(), before);
-    } else {
-        assert_eq!(script.stack_now(), expected);
+    match left {
+        "popped" if !is_pushed => assert_eq!(script.current_now(), before),
+        // It cannot be told from a stack of which what was pushed is gone.
+        "replaced by the caller's" if is_pushed && before != 0 => {
+            assert_eq!(script.stack_now(), [CONTEXT_BELOW, before, before]);
+        }
+        _ => assert_eq!(script.stack_now(), expected),
     }
-    let is_lost = left == "popped" || left == "replaced" && !is_pushed;
+    let is_lost = !is_pushed && ["popped", "replaced"].contains(&left);
     let named = |call: &String| call.ends_with(&format!(" {CONTEXT_B:#x}"));
     let is_named = script.calls().iter().any(named);
     assert_eq!(is_named, is_lost && before != 0);
@@ -314,7 +317,6 @@ fn a_context_that_has_ended_is_popped_once(
     if has_ended {
         assert_eq!(script.pop_current_context(), Ok(Some(context(CONTEXT_A))));
     }
-    guard.may_have_ended().expect("an answer");
     drop(guard);
     assert_eq!(script.stack_now(), expected);
 }
@@ -332,6 +334,26 @@ fn an_end_that_is_refused_once_is_tried_again(
     guard.switch(context(PRIMARY)).expect("a context");
     if is_replaced {
         script.current(CONTEXT_A);
+    }
+    script.fault(call, after, 999);
+    drop(guard);
+    assert_eq!(script.stack_now(), expected);
+}
+
+/// So it is wherever the end stands in the midst of what others have left.
+#[rstest]
+fn an_end_that_takes_away_what_others_pushed_is_tried_again(
+    script: Script,
+    #[values("cuCtxPopCurrent", "cuCtxGetCurrent")] call: &'static str,
+    #[values(0, 1, 2, 3)] after: u32,
+    #[values(1, 2, 3)] pushes: usize,
+    #[values(0, CONTEXT_B)] before: u64,
+) {
+    let expected = stack(&script, before);
+    let guard = ContextGuard::of_device(&script, 0).expect("a context");
+    for _ in 0..pushes {
+        let pushed = script.push_current_context(context(CONTEXT_A));
+        pushed.expect("a context");
     }
     script.fault(call, after, 999);
     drop(guard);

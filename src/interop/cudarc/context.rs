@@ -6,6 +6,7 @@ use cudarc::driver::CudaContext;
 
 use crate::driver;
 use crate::error::Error;
+use crate::view::detach;
 
 /// Opens the primary context of a device, like [`CudaContext::new`], and returns an error if there is no driver.
 ///
@@ -28,5 +29,5 @@ use crate::error::Error;
 /// ```
 pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
     driver::driver()?;
-    Ok(CudaContext::new(ordinal)?)
+    Ok(detach(|| CudaContext::new(ordinal))?)
 }

@@ -9,10 +9,10 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
-use super::in_context::{context_of, wait_for_context, within};
+use super::in_context::{context_of, keep_context, wait_for_context, within};
 use super::keep;
 use super::stream::{check_device, mean_default, number_of};
-use crate::driver::{DriverError, MemoryKind};
+use crate::driver::MemoryKind;
 use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::DeviceType;
@@ -115,7 +115,7 @@ impl<T: Element> Consume for View<'_, T> {}
 impl<T: Element> Consume for ViewMut<'_, T> {}
 
 pub(super) mod sealed {
-    use super::{Arc, CaiView, CudaStream, DriverError, Error};
+    use super::{Arc, CaiView, CudaStream, Error};
     use crate::view::Placed;
 
     /// Where the work of a guard that has ended is.
@@ -142,12 +142,8 @@ pub(super) mod sealed {
         /// Notes that the guard has ended; `None` if the work is done.
         ///
         /// # Errors
-        /// The driver's refusal of a wait for another part of the array.
-        fn ended(
-            &mut self,
-            left: Option<Left>,
-            stream: &Arc<CudaStream>,
-        ) -> Result<(), DriverError>;
+        /// Another part of the array may not be ready: the driver's refusal, or `stream-thread`.
+        fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), Error>;
 
         /// Whether another part of the array may be written meanwhile.
         fn is_part(&self) -> bool;
@@ -166,7 +162,7 @@ impl<T: Element> sealed::Consume for View<'_, T> {
         self.refusal(refused)
     }
 
-    fn ended(&mut self, _left: Option<Left>, _stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+    fn ended(&mut self, _left: Option<Left>, _stream: &Arc<CudaStream>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -189,13 +185,21 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
 
     /// The data was written: sets the stream on which it is ready now. If the work is done, it is ready where it was, and
     /// everywhere.
-    fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+    fn ended(&mut self, left: Option<Left>, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let Some(left) = left else { return Ok(()) };
         let kept = left.is_here.then(|| stream.keep());
         let mut ended = Vec::new();
         // The current context may be gone, in which no question is answered. The keepers end in the caller's.
-        within(Arc::clone(stream.context()), |_| {
-            self.written(left.at, kept, left.is_eager, &mut ended)
+        let array = self.array_mut();
+        detach(|| {
+            let written = within(Arc::clone(stream.context()), |_| {
+                array.written(left.at, kept, left.is_eager, &mut ended)
+            });
+            // The work of parts may be lost there.
+            if written.is_err() {
+                keep_context(stream.context());
+            }
+            written
         })
     }
 
@@ -287,9 +291,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     ) -> Result<ConsumeGuard, Error> {
         let mut guard = if V::WRITES {
             let before = keep::before_writer(array.owner(), stream, number)?;
-            let consumer = match (array.enter_to_write(number, before.is_some()), before) {
+            let entered = array.enter_to_write(number, before.is_some());
+            let consumer = match (entered, &before) {
                 // A capture that a writer which waits for nothing may enter.
-                (Err(Error::Violation(_)), Some(before)) if keep::is_over(&before, stream) => {
+                (Err(Error::Violation(_)), Some(before)) if keep::is_over(before, stream) => {
                     array.enter_to_write(number, false)?
                 }
                 (entered, Some(before)) => {
@@ -342,7 +347,9 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     ///
     /// # Errors
     /// As [`ConsumeGuard::finish`]; the host has waited for the stream then, unless a capture forbids it. If the driver has
-    /// refused that wait, too, its refusal, in place of the edge's.
+    /// refused that wait, too, its refusal, in place of the edge's. `stream-thread` if nothing orders this part of an array after
+    /// another one that was written in the same capture, as one of the two was written on another thread's per-thread default
+    /// stream.
     pub fn finish(mut self) -> Result<ReturnEdge, Error> {
         let (edge, waited) = self.end();
         waited?;
@@ -395,8 +402,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         self.pointer
     }
 
-    /// Returns what it did for the producer; and the driver's refusal of a wait that nothing else stands for.
-    fn end(&mut self) -> (Result<ReturnEdge, Error>, Result<(), DriverError>) {
+    /// Returns what it did for the producer; and the refusal of a wait that nothing else stands for.
+    fn end(&mut self) -> (Result<ReturnEdge, Error>, Result<(), Error>) {
         let Some(guard) = self.guard.take() else {
             return (Ok(ReturnEdge::Unknown), Ok(()));
         };
@@ -405,13 +412,19 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
-        let is_eager = !matches!(begun, Begun::InCapture(_));
-        let mut waited = Ok(());
+        let is_eager = match begun {
+            // What is not the graph's has the wait below.
+            Begun::InCapture(_) if self.is_elsewhere() => false,
+            // The capture may have ended meanwhile, and another one begun.
+            Begun::InCapture(capture) => !keep::is_in(stream, capture),
+            _ => true,
+        };
+        let mut waited: Result<(), Error> = Ok(());
         for context in others {
             waited = waited.and(detach(|| {
                 let waited = wait_for_context(&context, Some(owner));
                 // It may be the last share.
-                within(context, |_| waited)
+                within(context, |_| Ok(waited?))
             }));
         }
         let finished = guard.finish_told();
@@ -433,7 +446,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
                 Ok(()) if is_eager && self.captured.load(Ordering::Relaxed) == 0 => left = None,
                 Ok(()) => {}
                 Err(_) if is_ordered => {}
-                Err(refused) => waited = waited.and(Err(refused)),
+                Err(refused) => waited = waited.and(Err(refused.into())),
             }
         } else if let Err(edge) = &finished {
             // Nothing else waits for the work.
@@ -442,10 +455,10 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
                 Ok(false) => {
                     // A capture forbids the wait: a rule that refuses the edge is the user's to keep, and `finish` tells it.
                     if let Error::Driver(refused) = edge {
-                        waited = waited.and(Err(*refused));
+                        waited = waited.and(Err((*refused).into()));
                     }
                 }
-                Err(refused) => waited = waited.and(Err(refused)),
+                Err(refused) => waited = waited.and(Err(refused.into())),
             }
         } else if self.may_host_write
             || is_in_graph

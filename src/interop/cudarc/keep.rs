@@ -14,7 +14,7 @@ use cudarc::driver::CudaStream;
 
 use super::in_context::{context_of, keep_for_ever, within};
 use super::stream::plain_number;
-use crate::driver::{self, Driver, DriverError};
+use crate::driver::{self, Driver, DriverError, twice};
 use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
@@ -78,13 +78,15 @@ pub(super) fn before_writer(
     if !keep::are_there(owner) {
         return Ok(None);
     }
-    let found = |driver: Result<_, _>| keep::before_writer(driver?, number, owner);
-    detach(|| within(Arc::clone(stream.context()), found)).map(Some)
+    let mut before = Before::default();
+    let find = |driver: Result<_, _>| before.find(driver?, number, owner);
+    detach(|| within(Arc::clone(stream.context()), find))?;
+    Ok(Some(before))
 }
 
 /// Makes `stream` wait for what [`before_writer`] has found.
 pub(super) fn wait_for(
-    before: Before,
+    before: &Before,
     owner: &Owner,
     stream: &CudaStream,
     number: Stream,
@@ -97,6 +99,13 @@ pub(super) fn wait_for(
 pub(super) fn is_over(before: &Before, stream: &CudaStream) -> bool {
     let ask = |driver: Result<&'static dyn Driver, _>| before.is_over(driver?);
     detach(|| within(Arc::clone(stream.context()), ask)).unwrap_or(false)
+}
+
+/// Whether `stream` is still in the capture in which a guard began; not if the driver does not tell.
+pub(super) fn is_in(stream: &CudaStream, capture: u64) -> bool {
+    let ask = |driver: &dyn Driver| driver.capture_id(plain_number(stream));
+    let ask = |driver: Result<&'static dyn Driver, _>| twice(|| ask(driver?));
+    detach(|| within(Arc::clone(stream.context()), ask)) == Ok(capture)
 }
 
 /// Hands `body` the number of `stream`, a guard's, whose context is current then; `body` returns whether its work is over, as it is

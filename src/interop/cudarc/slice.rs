@@ -158,7 +158,7 @@ impl<V: Consume> StreamGuard<'_, V> {
         let (len, own) = (elements.len(), Arc::clone(elements.stream()));
         // On the guard's own thread this enqueues nothing.
         let (pointer, done) = elements.pointer_on(&own);
-        let mut lent = within(Arc::clone(own.context()), |_| {
+        let lend = |_| {
             // SAFETY: room for `len` elements, of which every pattern of bits is a value, as long as the guard lives; it is
             // never dropped as a slice, which would free the memory (`Lent`).
             let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
@@ -167,7 +167,8 @@ impl<V: Consume> StreamGuard<'_, V> {
             // data.
             drop(lent.0.device_ptr_mut(&own));
             lent
-        });
+        };
+        let mut lent: Lent<V::Element> = detach(|| within(Arc::clone(own.context()), lend));
         let found = body(&mut lent.0);
         drop((lent, done));
         // A capture may have begun meanwhile.
@@ -220,7 +221,7 @@ impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, as this runs once, and not used afterwards.
         let slice = unsafe { ManuallyDrop::take(&mut self.0) };
-        within(Arc::clone(slice.context()), |_| slice.leak());
+        detach(|| within(Arc::clone(slice.context()), |_| slice.leak()));
     }
 }
 
@@ -246,19 +247,22 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let (own, array) = (self.0.stream(), self.0.array());
         if self.0.is_elsewhere() {
             // The number of its stream means another stream here.
-            let has_waited = wait_for_context(own.context(), Some(array.owner())).is_ok();
+            let has_waited =
+                detach(|| wait_for_context(own.context(), Some(array.owner()))).is_ok();
             return match has_waited {
                 true => Ok(()),
                 false => Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
             };
         }
+        let (owner, device) = (array.owner(), array.device());
         let join = || without_noted(own.context(), || stream.join(own));
-        without_noted(stream.context(), join).or_else(|refused| {
-            let wait = || keep::wait_or_keep(array.owner(), array.device(), own, Begun::OnStream);
-            match detach(wait) {
-                Ok(true) => Ok(()),
-                _ => Err(refused),
-            }
+        detach(|| {
+            without_noted(stream.context(), join).or_else(|refused| {
+                match keep::wait_or_keep(owner, device, own, Begun::OnStream) {
+                    Ok(true) => Ok(()),
+                    _ => Err(refused),
+                }
+            })
         })
     }
 }

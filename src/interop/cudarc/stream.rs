@@ -77,7 +77,7 @@ impl Keeper for Arc<CudaStream> {
         if let number @ Stream::Handle(_) = plain_number(self) {
             kept = kept.on(number);
         }
-        Kept(Arc::new(kept))
+        Kept::by(kept)
     }
 }
 

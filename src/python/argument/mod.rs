@@ -22,7 +22,6 @@ use pyo3::prelude::*;
 use crate::protocol::device::Device;
 use crate::python::argument::take::{Argument, Wanted};
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::gil;
 use crate::view::{CaiView, Elements, Lent, LentMut};
 
 pub use in_use::{Refuse, TrustStreams, Wait, WhenInUse};
@@ -246,9 +245,7 @@ impl<'py> IntoPyObject<'py> for CaiView {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
-        // The view's end may call the driver, and this may be the module's first contact with the interpreter.
-        gil::learn(py);
-        take::get_ready();
+        take::get_ready(py);
         PyCaiView::new(self).into_object(py)
     }
 }

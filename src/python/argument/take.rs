@@ -121,7 +121,7 @@ impl Argument {
     /// Those of an import; `view-dtype`, `view-ndim` and the rules of elements; `view-in-use`.
     #[inline(never)]
     pub(super) fn take(object: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
-        get_ready();
+        get_ready(object.py());
         if capsule::is_capsule(object) {
             return Self::take_from(object, wanted);
         }
@@ -358,7 +358,7 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
 /// # Errors
 /// Those of an import.
 pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
-    get_ready();
+    get_ready(object.py());
     route::import(object, Options::NONE)
 }
 
@@ -366,15 +366,17 @@ pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
 static READY: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
-pub(super) fn get_ready() {
+pub(super) fn get_ready(py: Python<'_>) {
     thread_exit::guard();
     if !READY.load(Ordering::Acquire) {
-        prepare();
+        prepare(py);
     }
 }
 
+/// This may be the module's first contact with the interpreter, whose lock every call of the driver is made without.
 #[cold]
-fn prepare() {
+fn prepare(py: Python<'_>) {
+    gil::learn(py);
     view::set_detach(gil::detach);
     view::set_ask(exchange_table::ask);
     view::watch_forks();

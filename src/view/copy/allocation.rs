@@ -1,14 +1,18 @@
 //! Memory that this library allocates for a copy or a consumer's result. It ends after the stream that it was made for.
 
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 use crate::driver::{ContextGuard, Driver, DriverError, Place, twice};
 use crate::error::Error;
+use crate::process::fork;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::Kept;
 use crate::view::keep::{self, Block, Memory, Use};
+use crate::view::kinds::Boxed;
+use crate::view::payload::{RawOwner, Vtable};
+use crate::view::{Kept, Owner};
 
 /// One allocation. Dropped, it is freed by another thread, once the stream that it is for is done with it.
 #[derive(Debug)]
@@ -16,11 +20,26 @@ pub(super) struct Allocation {
     /// `None` once it is being dropped.
     block: Option<Block>,
     pointer: u64,
+    /// What keeps the stream that it is for, and what else it ends with. The block keeps both, and these are for copies of the
+    /// copy: each keeps them, and not the copies before.
+    stream: Option<Kept>,
+    home: Option<Kept>,
+}
+
+/// An owner of another type has another address here.
+static ALLOCATION: Vtable = Vtable::of::<Boxed<Allocation>>();
+
+/// Keeps both.
+pub(super) fn both(one: Option<Kept>, other: Option<Kept>) -> Option<Kept> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(Kept::by((one, other))),
+        (one, other) => one.or(other),
+    }
 }
 
 impl Allocation {
     /// Allocates `nbytes` of the kind of memory that `device` is, at `place`. `used` is where it will be used, whose
-    /// context is current: the memory's, if that is on no stream.
+    /// context is current: the memory's, if that is on no stream. `kept` is kept until its end, or until [`keep`](Self::keep).
     ///
     /// # Errors
     /// The driver's refusal; `capture-consumer`, which names `field`, if a capture of the stream has begun while the host
@@ -30,6 +49,7 @@ impl Allocation {
         (device, nbytes): (Device, u64),
         place: &Place,
         used: Use,
+        kept: Option<Kept>,
         field: Field,
     ) -> Result<Self, Error> {
         keep::mark_own(driver, used);
@@ -39,7 +59,8 @@ impl Allocation {
         };
         let unrestored = Cell::new(None);
         let allocate = || allocate(driver, (device, nbytes), place, used, &unrestored);
-        let block = keep::with_room(driver, place, used, may_go_on, allocate)?;
+        let mut block = keep::with_room(driver, place, used, may_go_on, allocate)?;
+        block.stream = kept;
         if let Some(refused) = unrestored.take() {
             keep::end(block);
             return Err(DriverError::into(refused));
@@ -48,6 +69,8 @@ impl Allocation {
         Ok(Self {
             pointer: block.pointer(),
             block: Some(block),
+            stream: None,
+            home: None,
         })
     }
 
@@ -70,28 +93,63 @@ impl Allocation {
         self.block.as_ref().is_some_and(|block| block.is_in_use)
     }
 
-    /// Keeps the stream that it is for, if it `is_stream_kept`, and what else it ends with, until its end has come after that
-    /// stream's work.
-    pub(super) fn keep(&mut self, kept: Option<Kept>, is_stream_kept: bool) {
+    /// Keeps the stream that it is for, and `home`, which it ends with, until its end has come after that stream's work.
+    pub(super) fn keep(&mut self, stream: Option<Kept>, home: Option<Kept>) {
         if let Some(block) = &mut self.block {
-            (block.stream, block.is_stream_kept) = (kept, is_stream_kept);
+            block.is_stream_kept = stream.as_ref().is_some_and(|kept| !kept.is_promise());
+            block.stream = both(stream.clone(), home.clone());
+        }
+        (self.stream, self.home) = (stream, home);
+    }
+
+    /// Ends it now, but for what `own` holds, whose context is current, and is kept by `kept`: the stream that it is for may not
+    /// wait for that.
+    pub(super) fn end_after(&mut self, driver: &'static dyn Driver, own: Stream, kept: Kept) {
+        self.let_go();
+        if let Some(block) = self.block.take() {
+            keep::end_after(driver, own, kept, block);
         }
     }
 
-    /// Ends it now, but for what `own` holds, whose context is current: the stream that it is for may not wait for that.
-    pub(super) fn end_after(&mut self, driver: &'static dyn Driver, own: Stream) {
-        if let Some(block) = self.block.take() {
-            keep::end_after(driver, own, block);
-        }
+    /// Leaves the end of what is kept to the block, which may end it as soon as it is handed over.
+    fn let_go(&mut self) {
+        (self.stream, self.home) = (None, None);
+    }
+
+    pub(super) fn into_owner(self) -> Owner {
+        fork::watch();
+        let payload = NonNull::from(Box::leak(Box::new(self)));
+        Owner::from_raw(RawOwner::new(payload.cast(), &ALLOCATION))
+    }
+
+    /// Returns the allocation that an owner is of.
+    fn of(owner: &Owner) -> Option<&Self> {
+        let payload = owner.payload(&ALLOCATION)?.cast::<Self>();
+        // SAFETY: an owner with this vtable is one of `into_owner`, which leaked a box of an allocation; it lives as long as the
+        // owner, and nothing changes it before.
+        Some(unsafe { payload.as_ref() })
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        self.let_go();
         if let Some(block) = self.block.take() {
             keep::end(block);
         }
     }
+}
+
+/// Returns what keeps a stream with a handle, if `owner` is a copy's that was made on it.
+pub(crate) fn kept_by_copy(owner: &Owner, stream: Stream) -> Option<Kept> {
+    let copy = Allocation::of(owner)?;
+    let is_made_there = copy.block.as_ref()?.is_for(stream);
+    (is_made_there && !stream.is_default()).then(|| copy.stream.clone().unwrap_or(Kept::Promise))
+}
+
+/// Returns what a copy's memory ends with, if `owner` is one's that keeps it by itself.
+pub(super) fn home_of_copy(owner: &Owner) -> Option<Kept> {
+    Allocation::of(owner)?.home.clone()
 }
 
 /// Refuses a captured stream: its work runs when the graph is launched, if ever, and the memory would not be there.

@@ -52,7 +52,8 @@ impl Copy<'_> {
     fn allocate_beside(&self, place: &Place, stream: Stream) -> Result<Allocation, Error> {
         let memory = (self.view.device(), self.nbytes());
         let used = Use::new(self.driver, stream)?;
-        Allocation::new(self.driver, memory, place, used, Field::Argument("copy"))
+        let field = Field::Argument("copy");
+        Allocation::new(self.driver, memory, place, used, None, field)
     }
 
     /// Enqueues the copy of every element, in C order, to memory that the source's device reaches, for `stream`, whose
@@ -117,7 +118,7 @@ impl Copy<'_> {
                 self.view.device(),
                 keep::Begun::OnStream,
             );
-            to.end_after(driver, own);
+            to.end_after(driver, own, self.view.keep_owner());
         }
         joined
     }

@@ -1,9 +1,8 @@
 //! Copies to memory of a device, managed and pinned memory: of the same kind, or to another device.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
-use super::allocation::{Allocation, refuse_capture};
+use super::allocation::{Allocation, both, home_of_copy, refuse_capture};
 use super::host::{HostBlock, gather, unit};
 use super::made::view_of;
 use crate::driver::{
@@ -75,14 +74,6 @@ const fn named(ready: Stream) -> Stream {
     match ready {
         Stream::None => Stream::LegacyDefault,
         named => named,
-    }
-}
-
-/// Keeps both.
-fn both(one: Option<Kept>, other: Option<Kept>) -> Option<Kept> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(Kept(Arc::new((one, other)))),
-        (one, other) => one.or(other),
     }
 }
 
@@ -170,7 +161,7 @@ impl Copy<'_> {
         let pool = self.keep_pool()?;
         let mut allocation = match self.used.is_anywhere {
             true => self.allocate_for_any()?,
-            false => self.allocate(Use::new(self.driver, stream)?)?,
+            false => self.allocate(Use::new(self.driver, stream)?, pool.clone())?,
         };
         self.keep_home(&mut allocation, pool)?;
         if self.is_host_work() && self.view.ready_number() == Stream::None {
@@ -225,7 +216,7 @@ impl Copy<'_> {
         original: Option<Context>,
     ) -> Result<CaiView, Error> {
         let used = Use::anywhere(self.driver, original)?;
-        let mut allocation = self.allocate(used)?;
+        let mut allocation = self.allocate(used, None)?;
         if self.is_host_work() {
             self.gather(&allocation);
             return self.made(allocation, Stream::None);
@@ -250,15 +241,22 @@ impl Copy<'_> {
         self.view.descriptor().nbytes()
     }
 
-    fn allocate(&self, used: Use) -> Result<Allocation, Error> {
-        let field = Field::Argument("copy");
+    /// Allocates memory that may be of the pool which `pool` keeps.
+    fn allocate(&self, used: Use, pool: Option<Kept>) -> Result<Allocation, Error> {
+        let home = self.used.keeps_contexts.then(|| self.home_of_source());
         Allocation::new(
             self.driver,
             (self.device, self.nbytes()),
             &self.place,
             used,
-            field,
+            both(self.used.kept.clone(), both(home, pool)),
+            Field::Argument("copy"),
         )
+    }
+
+    /// Returns what keeps the context of the source's memory.
+    fn home_of_source(&self) -> Kept {
+        home_of_copy(self.view.owner()).unwrap_or_else(|| self.view.keep_owner())
     }
 
     /// Allocates for work on any stream, in the context of the copy's memory; a stream's is current.
@@ -266,7 +264,7 @@ impl Copy<'_> {
     fn allocate_for_any(&self) -> Result<Allocation, Error> {
         let mut current = ContextGuard::of_memory(self.driver, &self.place)?.with_others();
         let used = Use::anywhere(self.driver, current.original())?;
-        let allocation = self.allocate(used)?;
+        let allocation = self.allocate(used, None)?;
         current.restore()?;
         Ok(allocation)
     }
@@ -283,25 +281,21 @@ impl Copy<'_> {
     /// one by itself, another one by what keeps the source, which is of the same.
     ///
     /// # Errors
-    /// The driver's; the source is kept until the memory is freed.
+    /// The driver's; all of them are kept until the memory is freed.
     fn keep_home(&mut self, allocation: &mut Allocation, pool: Option<Kept>) -> Result<(), Error> {
-        let is_stream_kept = self.used.kept.is_some();
-        if self.used.keeps_contexts {
-            let stream = self.used.kept.take();
-            let home = match allocation.is_pooled() {
-                true => pool,
-                false => {
-                    let owner = self.view.keep_owner();
-                    allocation.keep(both(stream.clone(), Some(owner.clone())), is_stream_kept);
-                    let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
-                    let primary = KeptPrimary::of_current(self.driver)?;
-                    current.restore()?;
-                    Some(primary.map_or(owner, Kept::of_primary))
-                }
-            };
-            self.used.kept = both(stream, home);
-        }
-        allocation.keep(self.used.kept.clone(), is_stream_kept);
+        let stream = self.used.kept.take();
+        let home = match self.used.keeps_contexts {
+            false => None,
+            true if allocation.is_pooled() => pool,
+            true => {
+                let mut current = ContextGuard::of_memory(self.driver, &self.place)?;
+                let primary = KeptPrimary::of_current(self.driver)?;
+                current.restore()?;
+                Some(primary.map_or_else(|| self.home_of_source(), Kept::of_primary))
+            }
+        };
+        allocation.keep(stream.clone(), home.clone());
+        self.used.kept = both(stream, home);
         Ok(())
     }
 
@@ -425,7 +419,7 @@ impl Copy<'_> {
         let source = self.view.descriptor();
         let descriptor = self.whole.at(allocation.pointer(), self.device, source)?;
         // SAFETY: the allocation owns the memory, which is written on `ready`, or has been.
-        Ok(unsafe { view_of(descriptor, ready, Owner::new(allocation)) })
+        Ok(unsafe { view_of(descriptor, ready, allocation.into_owner()) })
     }
 }
 

@@ -39,7 +39,7 @@ impl CaiView {
             }
             DeviceType::CUDA | DeviceType::CUDA_MANAGED | DeviceType::CUDA_HOST => {
                 let allocation = with_driver(|driver| on_stream(driver, prototype, stream))?;
-                made(allocation.pointer(), stream, Owner::new(allocation))
+                made(allocation.pointer(), stream, allocation.into_owner())
             }
             _ => Err(Violation::new(Rule::ExchangeAllocator, Field::ExchangeApi, device).into()),
         }
@@ -63,5 +63,5 @@ fn on_stream(
         false => Use::new(driver, stream)?,
     };
     let memory = (prototype.device(), prototype.nbytes());
-    Allocation::new(driver, memory, &place, used, Field::ExchangeApi)
+    Allocation::new(driver, memory, &place, used, None, Field::ExchangeApi)
 }

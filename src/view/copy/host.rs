@@ -123,20 +123,9 @@ fn fetched(
     block: HostBlock,
 ) -> Result<HostBlock, Error> {
     if let Err(refused) = driver.stream_synchronize(stream) {
-        keep::by_stream(
-            driver,
-            stream,
-            view.owner(),
-            view.device(),
-            keep::Begun::OnStream,
-        );
-        keep::by_stream(
-            driver,
-            stream,
-            &Owner::new(block),
-            Device::HOST,
-            keep::Begun::OnStream,
-        );
+        // By one mark: in the context of a second one nothing might be kept any more.
+        let both = view.owner().share().beside(Owner::new(block));
+        keep::by_stream(driver, stream, &both, view.device(), keep::Begun::OnStream);
         return Err(refused.into());
     }
     Ok(block)

@@ -23,6 +23,7 @@ mod empty;
 mod host;
 mod made;
 
+pub(super) use self::allocation::kept_by_copy;
 use self::device::Used;
 use super::{CaiView, IntoLiveStream, Kept, detach, memory_kind};
 use crate::driver::MemoryKind;

@@ -108,17 +108,18 @@ enum Works {
 /// about the event asks in the stream's context, which must not be destroyed meanwhile. The event goes before the stream.
 pub(super) struct StreamMark {
     event: Lease<'static>,
-    _kept: Option<Kept>,
+    kept: Option<Kept>,
 }
 
 impl StreamMark {
     pub(super) fn new(event: Lease<'static>, kept: Option<Kept>) -> Self {
-        Self { event, _kept: kept }
+        Self { event, kept }
     }
 
-    /// Ends the event, as [`Lease::destroy`] does.
-    pub(super) fn destroy(self) {
+    /// Ends the event, as [`Lease::destroy`] does, and returns what has kept its stream.
+    pub(super) fn destroy(self) -> Option<Kept> {
         self.event.destroy();
+        self.kept
     }
 }
 
@@ -482,6 +483,11 @@ impl Block {
 
     pub(crate) fn pointer(&self) -> u64 {
         self.pointer
+    }
+
+    /// Whether it is for this stream.
+    pub(crate) fn is_for(&self, stream: Stream) -> bool {
+        self.used.stream() == Some(stream)
     }
 
     /// Whether it is of the pool of a device.

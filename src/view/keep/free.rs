@@ -63,7 +63,9 @@ fn wait_for(shelves: Shelves, most: Duration) -> Shelves {
 
 /// Ends `held` once its contexts have done their work. If `is_in_use`, its use is not over before that. Calls no driver, unless
 /// there is no thread for it: then the caller waits.
-pub(super) fn later(held: Held, is_in_use: bool) {
+pub(super) fn later(mut held: Held, is_in_use: bool) {
+    // What it was stuck at is over, and the thread is told.
+    held.set_stuck(false);
     let waiting = Waiting {
         sites: (!is_in_use).then(Vec::new),
         since: Instant::now(),
@@ -236,6 +238,8 @@ impl Waiting {
             self.held.ordinal(),
             self.held.is_stuck(),
         );
+        // Another thread may take it meanwhile, and end it.
+        let kept = self.held.kept();
         shelf(&mut shelves, ordinal).settling = Some(self);
         if !is_stuck {
             room::changed(of);
@@ -251,6 +255,11 @@ impl Waiting {
         }
         let left = own.settling.take();
         let left = left.map(|left| left.settled(site, is_settled));
+        if kept.is_some() {
+            drop(shelves);
+            room::end_owner(kept);
+            shelves = lock();
+        }
         (shelves, left)
     }
 

@@ -58,6 +58,15 @@ impl Held {
         }
     }
 
+    /// What keeps the stream that it is for, and the contexts that it ends with.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        let kept = match &self.ends {
+            Ends::Memory(block) => &block.stream,
+            Ends::Owner(owned) => &owned.stream,
+        };
+        kept.clone()
+    }
+
     /// Takes the allocation, if it is one, for another use.
     pub(super) fn into_block(self) -> Option<Block> {
         match self.ends {

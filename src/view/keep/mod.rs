@@ -78,7 +78,7 @@ pub(crate) use poll::{
     wait_for_context,
 };
 #[cfg(feature = "cudarc")]
-pub(crate) use readers::{Before, are_there, before_writer};
+pub(crate) use readers::{Before, are_there};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
 
@@ -263,7 +263,6 @@ fn device_of(driver: &dyn Driver, place: &Place) -> Result<i32, DriverError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::driver::script::Script;
@@ -281,7 +280,7 @@ mod tests {
     }
 
     fn kept(mut block: Block) -> Block {
-        block.stream = Some(Kept(Arc::new(Owner::new(()))));
+        block.stream = Some(Kept::by(Owner::new(())));
         block.is_stream_kept = true;
         block
     }
@@ -352,7 +351,7 @@ mod tests {
             let block = kept(pooled().expect("memory"));
             match is_taken {
                 true => end(block),
-                false => end_after(driver, own, block),
+                false => end_after(driver, own, Kept::Promise, block),
             }
             driver.fault("cuMemAllocAsync", 0, 2);
             assert_eq!(pooled().is_ok(), is_taken);
@@ -375,7 +374,7 @@ mod tests {
             .stream(own.raw(), context);
         let used = Use::new(driver, stream).expect("a context");
         let block = allocate_pooled(driver, 64, 0, stream, used).expect("memory");
-        end_after(driver, own, kept(block));
+        end_after(driver, own, Kept::Promise, kept(block));
         let marked =
             |call: &String| call.starts_with("cuEventRecord") && call.ends_with(" 0xca5e4");
         assert!(driver.calls().iter().any(marked), "{:?}", driver.calls());
@@ -435,6 +434,41 @@ mod tests {
             let class = size_class(nbytes);
             assert!((nbytes..=nbytes.saturating_add(nbytes / 4)).contains(&class));
             assert_eq!(size_class(class), class);
+        }
+    }
+
+    /// The contexts of a block that ends after another stream, which is being captured, are kept until it is freed.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+    fn what_ends_after_a_captured_stream_keeps_its_contexts() {
+        struct Tells(&'static Script, std::sync::mpsc::Sender<usize>);
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                let _ = self.1.send(self.0.count("cuMemFree"));
+            }
+        }
+        let (stream, own, context) = (
+            Stream::from_raw(0xca5e5),
+            Stream::from_raw(0xca5e6),
+            0xca_e003,
+        );
+        let driver = script(context);
+        driver
+            .stream(stream.raw(), context)
+            .stream(own.raw(), context);
+        let used = Use::new(driver, stream).expect("a context");
+        let (told, freed) = std::sync::mpsc::channel();
+        let mut block = Block::new(driver, Memory::Device, 64, used, used.home).expect("memory");
+        block.stream = Some(Kept::by(std::sync::Mutex::new(Tells(driver, told.clone()))));
+        block.is_stream_kept = true;
+        driver.captured(own, crate::protocol::stream::Capture::Active, 1);
+        let source = Kept::by(std::sync::Mutex::new(Tells(driver, told)));
+        end_after(driver, own, source, block);
+        for _ in 0..2 {
+            assert!(
+                freed.recv().is_ok_and(|frees| frees > 0),
+                "it is freed before"
+            );
         }
     }
 }

@@ -119,7 +119,7 @@ fn spawn(_: &'static dyn Driver, receiver: Receiver<News>) -> bool {
 
 /// Makes a round of the thread's, on this one; nothing if the thread makes them itself.
 #[cfg(test)]
-pub(crate) fn round(_driver: &'static dyn Driver) {
+pub(crate) fn round() {
     #[cfg(miri)]
     if let Some((keeper, receiver)) = &mut *BY_HAND.lock().expect("no panic under the lock") {
         keeper.round(receiver.try_iter());
@@ -315,24 +315,25 @@ pub(crate) fn end(block: Block) {
     unmarked(Held::memory(block));
 }
 
-/// Ends a block once `stream`, whose context is current, has done what it holds now: no copy for the stream that the block
+/// Ends a block once `stream`, whose context is current and kept by `kept`, has done what it holds now: no copy for the stream that the block
 /// was for takes it over before. If the stream is being captured by now, no mark is made, as for an owner
 /// ([`until_done`]). If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory is the
 /// driver's for good.
-pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, mut block: Block) {
+pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, kept: Kept, mut block: Block) {
     match Use::marked(driver, stream) {
         Ok((used, event)) => {
-            block.used = used;
+            // What keeps the consumer's stream does not keep this one.
+            (block.used, block.is_stream_kept) = (used, false);
+            block.stream = Some(match block.stream.take() {
+                Some(consumers) => Kept::by((consumers, kept.clone())),
+                None => kept.clone(),
+            });
             match event {
-                Some(event) => ends(
-                    driver,
-                    News::Marked(Arc::new(event.into()), vec![Held::memory(block)]),
-                ),
-                None => {
-                    // What keeps the consumer's stream does not keep this one.
-                    let_go(&mut block);
-                    end(block);
+                Some(event) => {
+                    let event = Arc::new(StreamMark::new(event, Some(kept)));
+                    ends(driver, News::Marked(event, vec![Held::memory(block)]));
                 }
+                None => end(block),
             }
         }
         Err(_) if driver.stream_synchronize(stream).is_ok() => end(block),
@@ -662,10 +663,10 @@ impl Keeper {
                     #[cfg(feature = "cudarc")]
                     readers::forget(&waiting.event);
                     // A writer may wait for it just now, and puts it back.
-                    if let Some(event) = Arc::into_inner(waiting.event) {
-                        event.destroy();
-                    }
+                    let event = Arc::into_inner(waiting.event);
+                    let kept = event.and_then(StreamMark::destroy);
                     self.mark_again(waiting.held);
+                    room::end_owner((kept, waiting.kept));
                 }
                 told => {
                     set_stuck(&mut waiting.held, told.is_err());

@@ -184,7 +184,7 @@ fn id(owner: &Owner) -> Option<usize> {
         .map(|payload| NonNull::addr(payload).get())
 }
 
-/// Whether something may read the owner's memory still, so that a writer has to [come after](before_writer) it.
+/// Whether something may read the owner's memory still, so that a writer has to [come after](Before) it.
 pub(crate) fn are_there(owner: &Owner) -> bool {
     let reads = |of| {
         let readers = lock();
@@ -194,41 +194,13 @@ pub(crate) fn are_there(owner: &Owner) -> bool {
     id(owner).is_some_and(reads)
 }
 
-/// The readers that a writer has to wait for: nothing has waited yet.
+/// The readers that a writer has to wait for: nothing has waited yet. What keeps their streams may end with it, and run any code.
+#[derive(Default)]
 pub(crate) struct Before {
     marks: Vec<Arc<StreamMark>>,
+    /// The marks that need no wait.
+    over: Vec<Arc<StreamMark>>,
     lost: Vec<(Option<Use>, Option<Context>, Weak<()>)>,
-}
-
-/// Finds what still reads the owner's memory, for a writer on `stream`, whose context is current.
-///
-/// # Errors
-/// `capture-consumer` or its like if a capture forbids to wait for it, or if a reader cannot be waited for whose stream was
-/// captured meanwhile, until it is done; the driver's refusal to tell.
-pub(crate) fn before_writer(
-    driver: &'static dyn Driver,
-    stream: Stream,
-    owner: &Owner,
-) -> Result<Before, Error> {
-    let (mut marks, mut lost) = (Vec::new(), Vec::new());
-    for reader in lock().of(owner).readers.iter().filter(|at| at.reads()) {
-        match &reader.work {
-            Work::Marked(_, mark, _) => marks.extend(mark.upgrade()),
-            Work::Lost(used, context) => lost.push((*used, *context, reader.kept.clone())),
-            Work::Unmarked => return Err(unmarked(stream)),
-        }
-    }
-    // Nothing runs in a context that is gone.
-    marks.retain(|mark| mark.has_context());
-    if !marks.is_empty()
-        && let Some(refused) = refuse_wait(stream, driver.capture(stream)?)
-    {
-        if !are_reached(driver, &marks)? {
-            return Err(refused.into());
-        }
-        marks.clear();
-    }
-    Ok(Before { marks, lost })
 }
 
 fn are_reached(driver: &dyn Driver, marks: &[Arc<StreamMark>]) -> Result<bool, DriverError> {
@@ -238,6 +210,40 @@ fn are_reached(driver: &dyn Driver, marks: &[Arc<StreamMark>]) -> Result<bool, D
 }
 
 impl Before {
+    /// Finds what still reads the owner's memory, for a writer on `stream`, whose context is current.
+    ///
+    /// # Errors
+    /// `capture-consumer` or its like if a capture forbids to wait for it, or if a reader cannot be waited for whose stream was
+    /// captured meanwhile, until it is done; the driver's refusal to tell.
+    pub(crate) fn find(
+        &mut self,
+        driver: &'static dyn Driver,
+        stream: Stream,
+        owner: &Owner,
+    ) -> Result<(), Error> {
+        for reader in lock().of(owner).readers.iter().filter(|at| at.reads()) {
+            match &reader.work {
+                Work::Marked(_, mark, _) => self.marks.extend(mark.upgrade()),
+                Work::Lost(used, context) => {
+                    self.lost.push((*used, *context, reader.kept.clone()));
+                }
+                Work::Unmarked => return Err(unmarked(stream)),
+            }
+        }
+        // Nothing runs in a context that is gone.
+        let marks = std::mem::take(&mut self.marks).into_iter();
+        (self.marks, self.over) = marks.partition(|mark| mark.has_context());
+        if !self.marks.is_empty()
+            && let Some(refused) = refuse_wait(stream, driver.capture(stream)?)
+        {
+            if !are_reached(driver, &self.marks)? {
+                return Err(refused.into());
+            }
+            self.over.append(&mut self.marks);
+        }
+        Ok(())
+    }
+
     /// Whether all of it is done by now.
     ///
     /// # Errors
@@ -251,7 +257,7 @@ impl Before {
     /// # Errors
     /// The driver's refusal; `capture-consumer` for the mark of a capture.
     pub(crate) fn wait(
-        self,
+        &self,
         driver: &'static dyn Driver,
         stream: Stream,
         owner: &Owner,

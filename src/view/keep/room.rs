@@ -105,6 +105,13 @@ pub(super) fn end_owner<T>(owner: T) {
     drop(owner);
 }
 
+/// Whether the thread is ending an owner, as others see.
+#[cfg(test)]
+pub(super) fn is_ending() -> bool {
+    let on = thread::current().id();
+    lock().running.iter().any(|end| end.on == on)
+}
+
 /// Whether an owner's end takes so long that no thread should wait for what comes behind it.
 pub(super) fn is_blocked() -> bool {
     lock().patience().is_zero()

@@ -1,13 +1,14 @@
 //! Default streams by their number: whether that means the stream here, and what keeps its context.
 
-use std::sync::Arc;
-
 use super::super::streams::{Kept, Placed, is_elsewhere};
 use super::super::{CaiView, detach, with_driver};
-use crate::driver::{Context, Defaults, DriverError, KeptPrimary, driver};
+use crate::driver::{Context, Defaults, DriverError, KeptPrimary, driver, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
+
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: u32 = 999;
 
 /// Checks that the number of a default stream of `view`, placed so, means that stream to the memory of `array`.
 ///
@@ -76,6 +77,19 @@ pub(super) fn check_current() -> Result<(), Error> {
     })?)
 }
 
+/// Checks that there is no current context, of which a default stream that is placed in none would be: the driver has not told.
+///
+/// # Errors
+/// The driver's refusal; its absence is none, as nothing is pending on the streams of no driver.
+#[cold]
+pub(super) fn check_none() -> Result<(), DriverError> {
+    match with_driver(|driver| twice(|| driver.current_context())) {
+        Ok(Some(_)) => Err(DriverError::new("cuCtxGetCurrent", UNKNOWN)),
+        Err(refused) if !refused.is_absent() => Err(refused),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a constant for a default stream of a context that nothing is known to keep.
 #[cold]
 pub(super) fn refuse(stream: Stream) -> Result<Option<Kept>, Error> {
@@ -87,7 +101,7 @@ pub(super) fn refuse(stream: Stream) -> Result<Option<Kept>, Error> {
 impl Kept {
     /// Keeps a primary context.
     pub(in crate::view) fn of_primary(primary: KeptPrimary) -> Self {
-        Self(Arc::new(Primary(Some(primary))))
+        Self::by(Primary(Some(primary)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::driver::DriverError;
+use crate::error::Error;
 use crate::view::{CaiView, Kept, Placed, detach};
 
 /// The array of a typed view that reads.
@@ -28,7 +28,7 @@ impl Array<'_> {
 }
 
 /// The array of a typed view that writes.
-pub(super) enum ArrayMut<'a> {
+pub(crate) enum ArrayMut<'a> {
     Whole(&'a mut CaiView),
     Part(Box<CaiView>, Arc<Whole<'a>>),
     /// A part, borrowed once more.
@@ -52,18 +52,20 @@ impl<'a> ArrayMut<'a> {
         }
     }
 
-    /// Notes that what was written is ready on a stream, for the array and for those that it is a part of. Hands `ended` what kept
-    /// the streams that they were ready on, whose ends may run any code.
+    /// Notes that what was written is ready on a stream, which `kept` keeps alive if it has to be kept, for the array and for those
+    /// that it is a part of. `is_eager` tells of work that may be of no graph. Hands `ended` what kept the streams that they were
+    /// ready on: that ends where any code may run.
     ///
     /// # Errors
-    /// The driver's refusal of a wait for another part.
-    pub(super) fn written(
+    /// The driver's refusal of a wait for another part of the same array; `stream-thread` if nothing orders the two.
+    #[cfg(any(test, feature = "cudarc"))]
+    pub(crate) fn written(
         &mut self,
         ready: Placed,
         kept: Option<Kept>,
         is_eager: bool,
         ended: &mut Vec<Kept>,
-    ) -> Result<(), DriverError> {
+    ) -> Result<(), Error> {
         ended.extend(self.cai().streams().kept().cloned());
         match self {
             Self::Whole(cai) => {
@@ -100,7 +102,7 @@ impl<'a> ArrayMut<'a> {
 /// An array that lends parts of itself, exclusively borrowed.
 ///
 /// A pointer, and not the `&'a mut` that it is of, as a mutex of that would not let a part be borrowed for a shorter time.
-pub(super) struct Whole<'a> {
+pub(crate) struct Whole<'a> {
     cai: Mutex<NonNull<CaiView>>,
     /// Whether a part may have been written by work of no graph. Changes under the lock alone.
     has_eager: AtomicBool,
@@ -121,14 +123,14 @@ impl Whole<'_> {
     /// the array is ready on the one that has all parts. A capture may forbid each of these for one of them.
     ///
     /// # Errors
-    /// The driver's refusal of a wait for another part.
+    /// Those of [`ArrayMut::written`].
     fn written(
         &self,
         ready: Placed,
         kept: Option<Kept>,
         is_eager: bool,
         ended: &mut Vec<Kept>,
-    ) -> Result<(), DriverError> {
+    ) -> Result<(), Error> {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
         let told = detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);

@@ -43,7 +43,7 @@ fn block(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Blo
 /// One whose stream is kept.
 fn kept(driver: &'static Script, memory: Memory, nbytes: u64, used: Use) -> Held {
     let mut block = block(driver, memory, nbytes, used);
-    block.stream = Some(Kept(Arc::new(telling().0)));
+    block.stream = Some(Kept::by(telling().0));
     block.is_stream_kept = true;
     Held::memory(block)
 }
@@ -174,17 +174,8 @@ fn the_smallest_block_of_the_same_stream_is_found() {
             keeper.take(News::Unmarked(held(size)));
         }
         keeper.take(News::Unmarked(owner(driver, STREAM).0));
-        let mut find = |memory, nbytes, used: Use| {
-            let wanted = Wanted {
-                memory,
-                nbytes,
-                home: used.home,
-                used,
-            };
-            let (answers, receiver) = mpsc::channel();
-            keeper.take(News::Take(wanted, answers));
-            nbytes_of(&receiver)
-        };
+        let mut find =
+            |memory, nbytes, used: Use| nbytes_of(&ask(&mut keeper, memory, nbytes, used));
         assert_eq!(find(Memory::Managed, 1, here), None);
         assert_eq!(find(Memory::Device, 257, here), None);
         for (nbytes, found) in [(65, Some(128)), (65, Some(256)), (65, None)] {
@@ -194,6 +185,22 @@ fn the_smallest_block_of_the_same_stream_is_found() {
         let beside = [256, 64, 128][..marked].iter().min().copied();
         assert_eq!(find(Memory::Device, 1, there), beside);
     }
+}
+
+/// Memory of the context of a use.
+fn wanted(memory: Memory, nbytes: u64, used: Use) -> Wanted {
+    Wanted {
+        memory,
+        nbytes,
+        home: used.home,
+        used,
+    }
+}
+
+fn ask(keeper: &mut Keeper, memory: Memory, nbytes: u64, used: Use) -> mpsc::Receiver<Answer> {
+    let (answers, receiver) = mpsc::channel();
+    keeper.take(News::Take(wanted(memory, nbytes, used), answers));
+    receiver
 }
 
 /// Takes the answer, of which it returns the size, and frees it.
@@ -220,14 +227,7 @@ fn what_is_on_offer_is_due() {
         64,
         used,
     ))));
-    let wanted = Wanted {
-        memory: Memory::Device,
-        nbytes: 64,
-        home: used.home,
-        used,
-    };
-    let (answers, receiver) = mpsc::channel();
-    keeper.take(News::Take(wanted, answers));
+    let receiver = ask(&mut keeper, Memory::Device, 64, used);
     let _patient = room::PATIENT.read();
     let mut waiter = room::Waiter::new(ORDINAL);
     let waits = thread::spawn(move || waiter.wait());
@@ -274,7 +274,7 @@ fn what_keeps_a_stream_is_not_waited_for_for_ever() {
     let driver = script();
     let mut block = block(driver, Memory::Pool, 64, used(driver, STREAM));
     let (go_on, gate) = mpsc::channel();
-    block.stream = Some(Kept(Arc::new(Slow(std::sync::Mutex::new(gate)))));
+    block.stream = Some(Kept::by(Slow(std::sync::Mutex::new(gate))));
     block.is_stream_kept = true;
     block.ordinal = 0x0780;
     let held = Held::memory(block);
@@ -306,7 +306,7 @@ fn what_keeps_the_stream_of_a_mark_stays_until_it_is_reached() {
         let used = used(driver, STREAM);
         let (owner, ended) = telling();
         let mut block = block(driver, Memory::Pool, 64, used);
-        (block.stream, block.is_stream_kept) = (Some(Kept(Arc::new(owner))), true);
+        (block.stream, block.is_stream_kept) = (Some(Kept::by(owner)), true);
         let held = vec![Held::memory(block)];
         let mut keeper = Keeper::default();
         let mark = used.mark_own(driver).expect("a mark");
@@ -321,14 +321,7 @@ fn what_keeps_the_stream_of_a_mark_stays_until_it_is_reached() {
         } else {
             keeper.take(News::Marked(Arc::new(mark), held));
         }
-        let (answers, receiver) = mpsc::channel();
-        let wanted = Wanted {
-            memory: Memory::Pool,
-            nbytes: 64,
-            home: used.home,
-            used,
-        };
-        keeper.take(News::Take(wanted, answers));
+        let receiver = ask(&mut keeper, Memory::Pool, 64, used);
         assert_eq!(nbytes_of(&receiver), Some(64));
         assert!(!ended.load(Ordering::Acquire), "the mark is there");
         if is_marking {
@@ -340,6 +333,40 @@ fn what_keeps_the_stream_of_a_mark_stays_until_it_is_reached() {
     }
 }
 
+/// What keeps the stream of a mark ends where threads that wait for memory see that, whatever the driver answers.
+#[test]
+fn the_end_of_what_keeps_the_stream_of_a_mark_is_seen() {
+    struct Ends(Arc<Mutex<Vec<bool>>>);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.push(room::is_ending());
+        }
+    }
+    for answer in [0_u32, 907, 709] {
+        let driver = script();
+        let used = used(driver, STREAM);
+        let seen = Arc::<Mutex<Vec<bool>>>::default();
+        let kept = || Kept::by(Owner::new(Ends(Arc::clone(&seen))));
+        let event = used.home.record(driver, STREAM).expect("a mark");
+        let event = StreamMark::new(event.expect("no capture"), Some(kept()));
+        let mut keeper = Keeper::default();
+        keeper.waiting.push(Waiting {
+            event: Arc::new(event),
+            held: Vec::new(),
+            marked: Some(used),
+            kept: vec![kept()],
+        });
+        for _ in 0..2 * u32::from(answer != 0) {
+            driver.fault("cuEventQuery", 0, answer);
+        }
+        keeper.round(std::iter::empty());
+        assert!(keeper.is_idle(), "{answer}");
+        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(*seen, [true; 2], "{answer}");
+    }
+}
+
 /// A promise is no keeper: a thread of the library's does not name a stream that only the contexts of a copy are kept for.
 #[test]
 fn a_stream_that_is_not_kept_is_not_marked() {
@@ -347,7 +374,7 @@ fn a_stream_that_is_not_kept_is_not_marked() {
     let used = used(driver, STREAM);
     for is_stream_kept in [false, true] {
         let mut block = block(driver, Memory::Pool, 64, used);
-        block.stream = Some(Kept(Arc::new(telling().0)));
+        block.stream = Some(Kept::by(telling().0));
         block.is_stream_kept = is_stream_kept;
         assert_eq!(Held::memory(block).keeps_its_stream(), is_stream_kept);
     }
@@ -362,13 +389,7 @@ fn what_is_not_taken_stays() {
     keeper.take(News::Unmarked(kept(driver, Memory::Pool, 64, used)));
     let (answers, receiver) = mpsc::channel();
     drop(receiver);
-    let wanted = Wanted {
-        memory: Memory::Pool,
-        nbytes: 64,
-        home: used.home,
-        used,
-    };
-    keeper.take(News::Take(wanted, answers));
+    keeper.take(News::Take(wanted(Memory::Pool, 64, used), answers));
     assert_eq!(keeper.unmarked.len(), 1);
     keeper.round(std::iter::empty());
     assert!(keeper.is_idle());
@@ -496,15 +517,7 @@ fn a_stream_has_one_mark_begun() {
     assert_eq!((keeper.unmarked.len(), keeper.waiting.len()), (2, 0));
     assert!(!keeper.is_idle());
 
-    let (answers, receiver) = mpsc::channel();
-    let (nbytes, home) = (1, used.home);
-    let wanted = Wanted {
-        memory: Memory::Device,
-        nbytes,
-        home,
-        used,
-    };
-    keeper.take(News::Take(wanted, answers));
+    let receiver = ask(&mut keeper, Memory::Device, 1, used);
     assert_eq!(nbytes_of(&receiver), Some(64));
 
     for _ in 0..2 {
@@ -661,4 +674,33 @@ fn a_call_for_a_stream_marks_it_for_what_has_ended() {
         driver.count("cuEventRecord") == 1
     });
     assert!(is_marked);
+}
+
+/// What was stuck as the driver told nothing of its mark is freed once that has been reached, whatever else ends.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
+fn what_was_stuck_ends_by_itself() {
+    const ORDINAL: i32 = 0x0790;
+    let driver = script();
+    let used = used(driver, STREAM);
+    let mut block = block(driver, Memory::Device, 64, used);
+    block.ordinal = ORDINAL;
+    start_for(&block);
+    // The thread waits for something to come.
+    thread::sleep(2 * LONG);
+    let mark = used.mark_own(driver).expect("a mark");
+    let mut keeper = Keeper::default();
+    keeper.take(News::Marked(Arc::new(mark), vec![Held::memory(block)]));
+    for _ in 0..2 {
+        driver.fault("cuEventQuery", 0, 999);
+    }
+    for is_idle in [false, true] {
+        keeper.round(std::iter::empty());
+        assert_eq!(keeper.is_idle(), is_idle);
+    }
+    let begun = Instant::now();
+    while driver.count("cuMemFree") == 0 && begun.elapsed() < Duration::from_secs(10) {
+        thread::yield_now();
+    }
+    assert_eq!(driver.count("cuMemFree"), 1);
 }

@@ -34,7 +34,9 @@ fn marked(driver: &'static Script, stream: Stream, of: &Owner) -> (Arc<StreamMar
 }
 
 fn writes_after(driver: &'static Script, stream: Stream, of: &Owner) -> Result<(), Error> {
-    before_writer(driver, stream, of)?.wait(driver, stream, of)
+    let mut before = Before::default();
+    before.find(driver, stream, of)?;
+    before.wait(driver, stream, of)
 }
 
 /// How many waits a writer's stream makes.

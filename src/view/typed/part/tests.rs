@@ -121,12 +121,14 @@ fn the_whole_array_is_ready_after_all_parts() {
             let before = part.cai().ready_number();
             match deep {
                 false => part
+                    .array_mut()
                     .written(Placed::here(stream), None, true, &mut Vec::new())
                     .expect("ordered"),
                 true => part
                     .reborrow()
                     .slice(0, ..)
                     .unwrap()
+                    .array_mut()
                     .written(Placed::here(stream), None, true, &mut Vec::new())
                     .expect("ordered"),
             }
@@ -147,9 +149,11 @@ fn one_part_asks_for_no_order() {
     let (mut view, script) = device(Stream::None);
     let _installed = script::install(script);
     let mut part = view.typed_mut::<f32>().unwrap().slice(0, 1..).unwrap();
-    part.written(Placed::here(STREAMS[0]), None, true, &mut Vec::new())
+    part.array_mut()
+        .written(Placed::here(STREAMS[0]), None, true, &mut Vec::new())
         .expect("ordered");
-    part.written(Placed::here(STREAMS[0]), None, true, &mut Vec::new())
+    part.array_mut()
+        .written(Placed::here(STREAMS[0]), None, true, &mut Vec::new())
         .expect("ordered");
     assert_eq!(waits(script), [""; 0]);
     assert_eq!(view.ready_number(), STREAMS[0]);
@@ -161,11 +165,13 @@ fn the_host_waits_for_the_other_part_if_the_driver_refuses() {
     let _installed = script::install(script);
     let (mut first, mut second) = view.typed_mut::<f32>().unwrap().split(0, 1).unwrap();
     first
+        .array_mut()
         .written(Placed::here(STREAMS[0]), None, true, &mut Vec::new())
         .expect("ordered");
     script.fault("cuStreamWaitEvent", 0, 2);
     script.take_calls();
     second
+        .array_mut()
         .written(Placed::here(STREAMS[1]), None, true, &mut Vec::new())
         .expect("ordered");
     let calls = script.take_calls();
