@@ -70,7 +70,7 @@ RUST_SOURCES  := $(shell find src bindings/python/src -name '*.rs') \
                  $(wildcard build.rs Cargo.toml Cargo.lock bindings/python/Cargo.toml)
 WHEEL_SOURCES := $(RUST_SOURCES) $(shell find bindings/python/python -name '*.py*' -not -path '*/__pycache__/*') \
                  bindings/python/pyproject.toml
-EXAMPLES      := example example-peer
+EXAMPLES      := example example-peer example-attached
 PYTHON_CODE   := bindings conformance docs
 
 # The conformance kit, which finds the simulated driver in Cargo's target folder. `$(call simulated,ENVIRONMENT)`
