@@ -17,7 +17,9 @@ use cusim_control::{Call, Schedule};
 use rstest::rstest;
 
 use crate::copies::floats_of;
+use crate::cudarc_edges::is_whole;
 use crate::cudarc_live::Dice;
+use crate::cudarc_uses::{MODES, begin};
 use crate::simulator::{Machine, Steered, eventually, machine, number};
 
 const KINDS: [DeviceType; 3] = [
@@ -492,13 +494,15 @@ fn a_current_context_that_ends_meanwhile_is_not_named(
     held.expect("a gate").open();
     drop(worker.join().expect("as before"));
     let calls = machine.sim.calls();
-    let mut after = (calls.iter()).skip_while(|call| call.name() != "cuCtxDestroy");
-    assert!(after.next().is_some());
     let names = |call: &&Call| {
         call.arguments
             .iter()
             .any(|(_, given)| *given == gone as u64)
     };
+    // Contexts of other tests may end, too.
+    let ends = |call: &&Call| call.name() == "cuCtxDestroy" && names(call);
+    let mut after = calls.iter().skip_while(|call| !ends(call));
+    assert!(after.next().is_some());
     assert_eq!(after.find(names), None);
     home.bind_to_thread().expect("current");
 }
@@ -962,4 +966,155 @@ fn a_constant_of_a_context_that_is_not_told_is_refused() {
     last.bind_to_thread().expect("current");
     drop((other, view));
     last.bind_to_thread().expect("current");
+}
+
+/// A view that was made without a current context is ready on the default stream of the memory's: a copy for no stream is made
+/// there, whatever is current.
+#[rstest]
+fn a_copy_for_no_stream_is_made_on_the_memorys(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+) {
+    let machine = machine();
+    let home = context(is_primary);
+    let memory = floats_of(kind, &home);
+    let made = thread::spawn(move || {
+        let (described, owner) = (memory.descriptor().clone(), Owner::new(memory));
+        // SAFETY: the same elements; the context of the stream is the memory's, which the owner keeps.
+        unsafe { CaiView::new(described, Stream::LegacyDefault, owner) }
+    });
+    let view = made.join().expect("a view");
+    home.bind_to_thread().expect("current");
+    let copy = view.copy_on(LiveStream::NONE).expect("a copy");
+    drop((copy, view));
+    home.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// A copy of a copy on the default stream of another context than the memory's keeps that by the same keeper.
+#[rstest]
+fn copies_on_the_default_stream_of_another_context_keep_no_other(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+) {
+    const COPIES: u64 = 50;
+    let machine = machine();
+    let (home, other) = (context(false), context(false));
+    let memory = floats_of(kind, &home);
+    let described = memory.descriptor().clone();
+    other.bind_to_thread().expect("current");
+    let owner = Owner::new((memory, Arc::clone(&other)));
+    // SAFETY: the same elements, and the context of the stream, which is current: the owner keeps them.
+    let mut view = unsafe { CaiView::new(described, Stream::LegacyDefault, owner) };
+    let allocations = || machine.sim.live().allocations;
+    eventually("what other tests have made ends", || {
+        let before = allocations();
+        thread::sleep(Duration::from_millis(30));
+        allocations() == before
+    });
+    let before = allocations();
+    for _ in 0..COPIES {
+        view = view.copy_on(view.ready()).expect("a copy");
+    }
+    other.synchronize().expect("a wait");
+    eventually("the copies end", || allocations() < before + COPIES / 2);
+    other.bind_to_thread().expect("current");
+    drop(view);
+    home.bind_to_thread().expect("current");
+}
+
+/// A rule that refuses to order two parts loses no work, and keeps no context for ever.
+#[test]
+fn parts_that_a_rule_refuses_keep_no_context() {
+    let machine = machine();
+    let (primary, other) = (context(true), context(false));
+    let left = Arc::downgrade(&other);
+    let mut view = floats_of(DeviceType::CUDA_HOST, &primary);
+    let captured = other.new_stream().expect("a stream");
+    let own = primary.per_thread_stream();
+    let parts = view.typed_mut::<f32>().expect("floats").split(0, 1);
+    let (first, second) = parts.expect("two parts");
+    let ended = thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            primary.bind_to_thread().expect("current");
+            first.on(&own).expect("a guard").finish().map(drop)
+        });
+        there.join().expect("no panic")
+    });
+    ended.expect("an end");
+    begin(&captured, MODES[2]);
+    let ended = second.on(&captured).expect("a guard").finish();
+    assert_eq!(refused(&ended), Some(Rule::StreamThread));
+    is_whole(&captured);
+    primary.bind_to_thread().expect("current");
+    let _ = other.check_err();
+    drop((view, captured));
+    primary.bind_to_thread().expect("current");
+    drop(other);
+    primary.bind_to_thread().expect("current");
+    eventually("the context ends", || left.strong_count() == 0);
+    drop(machine);
+}
+
+/// Nor does the default stream of a view stand for that of a context that is current, and that the driver has not told at first.
+#[test]
+fn a_views_stream_of_a_context_that_is_not_told_is_refused() {
+    let machine = machine();
+    let (last, home, other) = (context(true), context(false), context(false));
+    let memory = floats_of(DeviceType::CUDA_MANAGED, &home);
+    home.bind_to_thread().expect("current");
+    let described = memory.descriptor().clone();
+    let owner = Owner::new((memory, Arc::clone(&home)));
+    // SAFETY: the same elements, and the context of the stream, which is current: the owner keeps them.
+    let view = unsafe { CaiView::new(described, Stream::LegacyDefault, owner) };
+    other.bind_to_thread().expect("current");
+    for nth in [1, 2] {
+        machine.sim.fault("cuCtxGetCurrent", nth, 999);
+    }
+    let copy = view.copy_on(view.ready());
+    assert_eq!(machine.sim.pending_faults(), 0);
+    assert_eq!(refused(&copy), Some(Rule::StreamContext));
+    last.bind_to_thread().expect("current");
+    drop((other, view, home));
+    last.bind_to_thread().expect("current");
+}
+
+/// A copy on a default stream of the current context, which the driver does not tell once the copy is made, is refused: by its number
+/// it would be ready on that of the memory's.
+#[rstest]
+fn a_copy_on_a_context_that_is_not_told_is_refused(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+) {
+    let machine = machine();
+    let (home, primary) = (context(false), context(true));
+    let view = pending(kind, &home);
+    primary.bind_to_thread().expect("current");
+    machine.sim.clear();
+    let copy = || view.copy_on(LiveStream::LEGACY_DEFAULT);
+    drop(copy().expect("a copy"));
+    let asked = machine.sim.count("cuCtxGetCurrent");
+    let mut told = Vec::new();
+    for first in 1..asked {
+        for nth in [first, first + 1] {
+            machine.sim.fault("cuCtxGetCurrent", nth, 999);
+        }
+        let made = copy();
+        let is_refused = machine.sim.pending_faults() == 0;
+        machine.sim.clear_faults();
+        if let Ok(made) = made {
+            let held = machine.sim.gate(1).expect("a gate");
+            let waits = thread::spawn(move || made.synchronize().map(drop));
+            thread::sleep(Duration::from_millis(20));
+            assert!(
+                !waits.is_finished(),
+                "{first} of {asked}: ready on another stream"
+            );
+            held.open();
+            waits.join().expect("no panic").expect("a wait");
+            primary.bind_to_thread().expect("current");
+        } else if is_refused {
+            told.push(first);
+        }
+    }
+    assert!(!told.is_empty());
+    drop((view, machine));
 }

@@ -15,7 +15,9 @@ use cusim_control::Schedule;
 use rstest::rstest;
 
 use crate::copies::floats_of;
+use crate::cudarc_edges::is_whole;
 use crate::cudarc_live::Dice;
+use crate::cudarc_uses::MODES;
 use crate::simulator::{Machine, machine};
 
 /// The variable that chooses how many calls of each case are refused; `all` for each.
@@ -206,6 +208,17 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("write parts on both", |world| {
         write_parts(&mut world.view, [&world.here[1], &world.there[0]])
+    }),
+    ("write parts in two captures", |world| {
+        let streams = [&world.here[1], &world.there[0]];
+        for stream in streams {
+            // SAFETY: a stream that is alive.
+            unsafe { result::stream::begin_capture(stream.cu_stream(), MODES[2]) }?;
+        }
+        let written = write_parts(&mut world.view, streams);
+        // One may be broken by a refusal.
+        let _ = streams.map(|stream| is_whole(stream));
+        written
     }),
     ("consume", |world| {
         world.view.consume(&world.there[0])?.finish().map(drop)

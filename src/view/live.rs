@@ -235,7 +235,11 @@ impl<'a> LiveStream<'a> {
                 Ok((self.stream != Stream::None).then(|| keep_of(view, named)))
             }
             (KeptBy::View(view, named), Defaults::Of(context)) => {
-                context::keep(array, context, || Ok(Some(keep_of(view, named))))
+                let of_view = || match context::is_of(view, named, context)? {
+                    true => Ok(Some(keep_of(view, named))),
+                    false => context::refuse(self.stream),
+                };
+                context::keep(array, context, of_view)
             }
             (KeptBy::Constant, Defaults::Of(context)) => {
                 context::keep(array, context, || context::refuse(self.stream))
@@ -255,7 +259,7 @@ impl<'a> LiveStream<'a> {
 /// itself, and not the view: else each view, or copy, that a stream goes on to would keep the ones before.
 fn keep_of(view: &CaiView, named: Placed) -> Kept {
     let beside = (view.streams.kept()).filter(|_| view.streams.placed_ready() == named);
-    let kept = (beside.cloned()).or_else(|| kept_by_copy(&view.owner, named.stream));
+    let kept = (beside.cloned()).or_else(|| kept_by_copy(&view.owner, named));
     kept.unwrap_or_else(|| view.keep_owner())
 }
 

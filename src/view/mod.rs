@@ -111,6 +111,7 @@ pub(crate) use live::Keeper;
 #[cfg(feature = "cudarc")]
 pub(crate) use live::stay_if_done;
 pub(crate) use memory::{check_memory, check_range, memory_kind, prove_memory};
+pub(crate) use order::Unordered;
 #[cfg(feature = "cudarc")]
 pub(crate) use part::check_len;
 #[cfg(any(feature = "cudarc", feature = "ndarray"))]

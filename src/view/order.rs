@@ -2,7 +2,9 @@
 
 use super::streams::{Kept, Placed, Streams, is_elsewhere};
 use super::{CaiView, IntoLiveStream, defaults_now, detach, keep, with_driver};
-use crate::driver::{self, Context, ContextGuard, Defaults, Driver, DriverError, Pending, Place};
+use crate::driver::{
+    self, Context, ContextGuard, Defaults, Driver, DriverError, Pending, Place, twice,
+};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -211,13 +213,13 @@ impl CaiView {
     /// waits for the contexts.
     ///
     /// # Errors
-    /// The driver's refusal of that wait: some part may not be ready, and the owner stays for ever. `stream-thread` if one of the
+    /// The driver's refusal of that wait, [`Lost`](Unordered::Lost): some part may not be ready. `stream-thread` if one of the
     /// streams is another thread's, and the other one is captured: nothing orders the two in that graph.
     pub(super) fn has_all_after(
         &self,
         other: Placed,
         is_eager: bool,
-    ) -> Result<(bool, bool), Error> {
+    ) -> Result<(bool, bool), Unordered> {
         let ready = self.streams.placed_ready();
         if ready == other {
             return Ok((true, false));
@@ -227,13 +229,13 @@ impl CaiView {
             Ok(Waits::InGraph) => !is_eager,
             Ok(Waits::Not) | Err(_) => false,
         };
-        let forth = self.awaited_by(other);
+        let forth = twice(|| self.awaited_by(other));
         if orders(forth) || self.is_awaited_by_host() {
             return Ok((true, false));
         }
         let mut there = self.clone();
         there.streams = there.streams.with_ready(other);
-        let back = there.awaited_by(ready);
+        let back = twice(|| there.awaited_by(ready));
         if orders(back) || there.is_awaited_by_host() {
             return Ok((false, false));
         }
@@ -241,18 +243,17 @@ impl CaiView {
         if let Some(unnamed) = both.find(|placed| is_elsewhere(placed.thread)) {
             let field = Field::Argument("stream");
             let refused = Violation::new(Rule::StreamThread, field, unnamed.stream);
-            return Err(refused.with_hint(PARTS_HINT).into());
+            return Err(Unordered::Refused(refused.with_hint(PARTS_HINT).into()));
         }
         // Both streams are captured.
         if is_eager {
             let waited = self.wait_for_context_of(ready);
-            if let Err(refused) = waited.and_then(|()| self.wait_for_context_of(other)) {
-                keep::keep_for_ever(self.owner(), None);
-                return Err(refused.into());
-            }
+            let waited = waited.and_then(|()| self.wait_for_context_of(other));
+            waited.map_err(Unordered::Lost)?;
         } else {
             // No rule of captures forbids an edge that the driver refuses.
-            forth.and(back)?;
+            let refused = |refused: DriverError| Unordered::Refused(refused.into());
+            forth.and(back).map_err(refused)?;
         }
         let is_there = forth == Ok(Waits::InGraph) || back != Ok(Waits::InGraph);
         Ok((is_there, is_eager))
@@ -291,7 +292,7 @@ impl CaiView {
             ..self.place()
         };
         with_driver(|driver| {
-            let _there = driver::twice(|| ContextGuard::of_stream(driver, stream, &place))?;
+            let _there = twice(|| ContextGuard::of_stream(driver, stream, &place))?;
             keep::wait_for_context(driver)
         })
     }
@@ -472,6 +473,24 @@ impl CaiView {
             // Ready data, and no device that could be busy with it.
             Err(error) if error.is_absent() && self.ready_number() == Stream::None => Ok(None),
             driver => Ok(Some(driver?)),
+        }
+    }
+}
+
+/// Why a part of an array is not ordered after another one.
+#[derive(Debug)]
+pub(crate) enum Unordered {
+    /// The driver tells nothing of the work of one: who writes the array later has to wait for its context.
+    Lost(DriverError),
+    /// A rule or the driver refuses the edge.
+    Refused(Error),
+}
+
+impl From<Unordered> for Error {
+    fn from(unordered: Unordered) -> Self {
+        match unordered {
+            Unordered::Lost(refused) => refused.into(),
+            Unordered::Refused(refused) => refused,
         }
     }
 }

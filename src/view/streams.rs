@@ -107,7 +107,7 @@ impl Placed {
     }
 
     /// Whether it is a default stream of which no context is known but the memory's.
-    fn is_placeable(&self) -> bool {
+    pub(super) fn is_placeable(&self) -> bool {
         self.stream.is_default() && self.whose == Defaults::OfMemory
     }
 

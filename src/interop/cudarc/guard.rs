@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 
 use self::sealed::Left;
-use super::in_context::{context_of, keep_context, wait_for_context, within};
+use super::in_context::{context_of, keep_for_ever, wait_for_context, within};
 use super::keep;
 use super::stream::{check_device, mean_default, number_of};
 use crate::driver::MemoryKind;
@@ -17,10 +17,10 @@ use crate::error::Error;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
-use crate::view::keep::Begun;
+use crate::view::keep::{Before, Begun};
 use crate::view::{
-    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, View, ViewMut, check_cuda, detach,
-    is_elsewhere, stay_if_done, thread_of, with_driver,
+    CaiView, ConsumeGuard, Element, Keeper, ReturnEdge, Unordered, View, ViewMut, check_cuda,
+    detach, is_elsewhere, stay_if_done, thread_of, with_driver,
 };
 
 /// Keeps a view on a stream: the stream has been made to wait for the data, and when the guard is dropped the
@@ -195,11 +195,10 @@ impl<T: Element> sealed::Consume for ViewMut<'_, T> {
             let written = within(Arc::clone(stream.context()), |_| {
                 array.written(left.at, kept, left.is_eager, &mut ended)
             });
-            // The work of parts may be lost there.
-            if written.is_err() {
-                keep_context(stream.context());
+            if let Err(Unordered::Lost(_)) = &written {
+                keep_for_ever(array.cai().owner(), stream.context());
             }
-            written
+            Ok(written?)
         })
     }
 
@@ -269,7 +268,12 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             true => mean_default(array, stream)?,
             false => None,
         };
-        let guard = stay_if_done(there, Self::enter(array, is_part, stream, number));
+        let mut before = Before::default();
+        let entered = Self::enter(array, is_part, stream, number, &mut before);
+        let guard = stay_if_done(there, entered);
+        if V::WRITES {
+            detach(|| drop(before));
+        }
         Ok(Self {
             guard: Some(guard?),
             view,
@@ -282,27 +286,29 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         })
     }
 
-    /// Makes the stream, which its number means, wait for the data, and for a writer for those before it.
+    /// Makes the stream, which its number means, wait for the data, and for a writer for those `before` it.
     fn enter(
         array: &CaiView,
         is_part: bool,
         stream: &CudaStream,
         number: Stream,
+        before: &mut Before,
     ) -> Result<ConsumeGuard, Error> {
         let mut guard = if V::WRITES {
-            let before = keep::before_writer(array.owner(), stream, number)?;
-            let entered = array.enter_to_write(number, before.is_some());
-            let consumer = match (entered, &before) {
+            let are_there = keep::before_writer(before, array.owner(), stream, number)?;
+            let entered = array.enter_to_write(number, are_there);
+            let consumer = match entered {
                 // A capture that a writer which waits for nothing may enter.
-                (Err(Error::Violation(_)), Some(before)) if keep::is_over(before, stream) => {
+                Err(Error::Violation(_)) if are_there && keep::is_over(before, stream) => {
                     array.enter_to_write(number, false)?
                 }
-                (entered, Some(before)) => {
+                entered => {
                     let consumer = entered?;
-                    keep::wait_for(before, array.owner(), stream, number)?;
+                    if are_there {
+                        keep::wait_for(before, array.owner(), stream, number)?;
+                    }
                     consumer
                 }
-                (entered, None) => entered?,
             };
             array.consumed(consumer)
         } else {

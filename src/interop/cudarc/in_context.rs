@@ -229,15 +229,10 @@ pub(super) fn wait_for_context(
     })
 }
 
-/// Keeps a share of `owner` for ever, as the driver tells nothing of the work in a context, and the [context](keep_context).
+/// Keeps a share of `owner` for ever, as the driver tells nothing of the work in a context, and the context, about which writers
+/// ask. A primary one stays where it is.
 pub(super) fn keep_for_ever(owner: &Owner, context: &Arc<CudaContext>) {
     keep::keep_for_ever(owner, context_of(context));
-    keep_context(context);
-}
-
-/// Keeps a context for ever, about which writers ask as of work that the driver has told nothing of. A primary one stays where it
-/// is.
-pub(super) fn keep_context(context: &Arc<CudaContext>) {
     if !driver::driver().is_ok_and(|driver| is_primary(driver, context) == Some(true)) {
         std::mem::forget(Arc::clone(context));
     }

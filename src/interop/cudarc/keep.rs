@@ -66,22 +66,22 @@ pub(super) fn wait_or_keep(
     })
 }
 
-/// Finds what still reads the owner's memory on other streams, and does not come back to the producer's; `None` if nothing
-/// does.
+/// Finds what still reads the owner's memory on other streams, and does not come back to the producer's; returns whether
+/// anything does. What `before` has ends where any code may run.
 pub(super) fn before_writer(
+    before: &mut Before,
     owner: &Owner,
     stream: &CudaStream,
     number: Stream,
-) -> Result<Option<Before>, Error> {
+) -> Result<bool, Error> {
     // Not in a forked child, where another thread of the parent's may have had the lock.
     driver::driver()?;
     if !keep::are_there(owner) {
-        return Ok(None);
+        return Ok(false);
     }
-    let mut before = Before::default();
     let find = |driver: Result<_, _>| before.find(driver?, number, owner);
     detach(|| within(Arc::clone(stream.context()), find))?;
-    Ok(Some(before))
+    Ok(true)
 }
 
 /// Makes `stream` wait for what [`before_writer`] has found.

@@ -12,7 +12,7 @@ use crate::protocol::stream::{Capture, Stream};
 use crate::view::keep::{self, Block, Memory, Use};
 use crate::view::kinds::Boxed;
 use crate::view::payload::{RawOwner, Vtable};
-use crate::view::{Kept, Owner};
+use crate::view::{Kept, Owner, Placed};
 
 /// One allocation. Dropped, it is freed by another thread, once the stream that it is for is done with it.
 #[derive(Debug)]
@@ -140,11 +140,17 @@ impl Drop for Allocation {
     }
 }
 
-/// Returns what keeps a stream with a handle, if `owner` is a copy's that was made on it.
-pub(crate) fn kept_by_copy(owner: &Owner, stream: Stream) -> Option<Kept> {
+/// Returns what keeps a stream, or that it is a promise, if `owner` is a copy's that was made on it.
+pub(crate) fn kept_by_copy(owner: &Owner, named: Placed) -> Option<Kept> {
     let copy = Allocation::of(owner)?;
-    let is_made_there = copy.block.as_ref()?.is_for(stream);
-    (is_made_there && !stream.is_default()).then(|| copy.stream.clone().unwrap_or(Kept::Promise))
+    if !copy.block.as_ref()?.is_for(named) {
+        return None;
+    }
+    match named.stream.is_default() {
+        // Without a keeper of its own it is one of the memory's context.
+        true => copy.stream.clone().or_else(|| copy.home.clone()),
+        false => Some(copy.stream.clone().unwrap_or(Kept::Promise)),
+    }
 }
 
 /// Returns what a copy's memory ends with, if `owner` is one's that keeps it by itself.

@@ -18,6 +18,9 @@ use crate::view::keep::{self, Use};
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
 
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: u32 = 999;
+
 /// Copies to memory of `device`, the array's own or a CUDA device: on the stream that `request` names; if it names none,
 /// finished.
 pub(super) fn copy(
@@ -419,7 +422,12 @@ impl Copy<'_> {
         let source = self.view.descriptor();
         let descriptor = self.whole.at(allocation.pointer(), self.device, source)?;
         // SAFETY: the allocation owns the memory, which is written on `ready`, or has been.
-        Ok(unsafe { view_of(descriptor, ready, allocation.into_owner()) })
+        let made = unsafe { view_of(descriptor, ready, allocation.into_owner()) };
+        if made.is_shared_by_contexts() && made.streams().placed_ready().is_placeable() {
+            // The driver has not told the current context, which the stream is of.
+            return Err(DriverError::new("cuCtxGetCurrent", UNKNOWN).into());
+        }
+        Ok(made)
     }
 }
 

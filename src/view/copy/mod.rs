@@ -71,7 +71,11 @@ impl CaiView {
         stream.for_memory(self, is_used, |number| {
             let kept = match (transfer, number) {
                 (Transfer::ToHost, _) => None,
-                (_, Stream::None) => self.ready().keep_for(self, self.streams.placed_ready())?,
+                (_, Stream::None) => match self.streams.placed_ready() {
+                    // Of the memory's context, which the copy keeps.
+                    ready if ready.is_placeable() => None,
+                    ready => self.ready().keep_for(self, ready)?,
+                },
                 _ => stream.keep_for(self, self.placed(number))?,
             };
             let request = Request::Stream(number);

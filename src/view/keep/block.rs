@@ -6,11 +6,11 @@ use std::thread::{self, ThreadId};
 
 use super::room::Due;
 use crate::driver::{
-    Context, ContextGuard, ContextId, Driver, DriverError, Event, Lease, Relaxed, is_primary,
-    twice, unless_ended,
+    Context, ContextGuard, ContextId, Defaults, Driver, DriverError, Event, Lease, Relaxed,
+    is_primary, twice, unless_ended,
 };
 use crate::protocol::stream::{Capture, Stream};
-use crate::view::Kept;
+use crate::view::{Kept, Placed};
 
 /// What was allocated, and by which call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -485,9 +485,16 @@ impl Block {
         self.pointer
     }
 
-    /// Whether it is for this stream.
-    pub(crate) fn is_for(&self, stream: Stream) -> bool {
-        self.used.stream() == Some(stream)
+    /// Whether it is for this stream; a default one is known by its context, and a per-thread one by its thread.
+    pub(crate) fn is_for(&self, named: Placed) -> bool {
+        match self.used.works {
+            Works::On(stream, _) => stream == named.stream,
+            Works::Default(thread) => {
+                let is_one = named.stream.is_default() && thread == named.thread;
+                is_one && named.whose == Defaults::Of(self.used.home.context)
+            }
+            Works::Anywhere(_) => false,
+        }
     }
 
     /// Whether it is of the pool of a device.

@@ -36,6 +36,15 @@ pub(super) fn check_named(array: &CaiView, view: &CaiView, placed: Placed) -> Re
     }
 }
 
+/// Whether a default stream of `view`, placed so, is of this context.
+///
+/// # Errors
+/// The driver's refusal.
+#[cold]
+pub(super) fn is_of(view: &CaiView, named: Placed, context: Context) -> Result<bool, DriverError> {
+    Ok(context_of(view, named.whose)? == context)
+}
+
 fn context_of(view: &CaiView, whose: Defaults) -> Result<Context, DriverError> {
     match whose {
         Defaults::Of(context) => Ok(context),

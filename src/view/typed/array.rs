@@ -7,8 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::error::Error;
-use crate::view::{CaiView, Kept, Placed, detach};
+use crate::view::{CaiView, Kept, Placed, Unordered, detach};
 
 /// The array of a typed view that reads.
 #[derive(Clone)]
@@ -37,7 +36,7 @@ pub(crate) enum ArrayMut<'a> {
 
 impl<'a> ArrayMut<'a> {
     #[inline]
-    pub(super) fn cai(&self) -> &CaiView {
+    pub(crate) fn cai(&self) -> &CaiView {
         match self {
             Self::Whole(cai) | Self::Reborrowed(cai, _) => cai,
             Self::Part(cai, _) => cai,
@@ -57,7 +56,7 @@ impl<'a> ArrayMut<'a> {
     /// ready on: that ends where any code may run.
     ///
     /// # Errors
-    /// The driver's refusal of a wait for another part of the same array; `stream-thread` if nothing orders the two.
+    /// Why it is not ordered after another part of the same array.
     #[cfg(any(test, feature = "cudarc"))]
     pub(crate) fn written(
         &mut self,
@@ -65,7 +64,7 @@ impl<'a> ArrayMut<'a> {
         kept: Option<Kept>,
         is_eager: bool,
         ended: &mut Vec<Kept>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Unordered> {
         ended.extend(self.cai().streams().kept().cloned());
         match self {
             Self::Whole(cai) => {
@@ -130,7 +129,7 @@ impl Whole<'_> {
         kept: Option<Kept>,
         is_eager: bool,
         ended: &mut Vec<Kept>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Unordered> {
         // A thread that waits for the lock must not hold what the one in the driver wants back.
         let told = detach(|| {
             let mut lock = self.cai.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +150,10 @@ impl Whole<'_> {
             let are_done = matches!(told, Ok((_, true)));
             of.written(ready, kept, is_eager && !are_done, ended)
         });
-        told.map(drop).and(above)
+        match (told, above) {
+            (Err(lost @ Unordered::Lost(_)), _) | (_, Err(lost)) => Err(lost),
+            (told, Ok(())) => told.map(drop),
+        }
     }
 }
 
