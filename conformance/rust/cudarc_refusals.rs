@@ -20,7 +20,7 @@ use crate::cudarc_live::Dice;
 use crate::cudarc_uses::MODES;
 use crate::simulator::{Machine, machine};
 
-/// The variable that chooses how many calls of each case are refused; `all` for each.
+/// If this variable is set, each call of each operation is refused: that takes half an hour.
 const REFUSALS: &str = "CAI_DLPACK_REFUSALS";
 const UNKNOWN: u32 = 999;
 /// How long what was let go of may take to end.
@@ -277,7 +277,7 @@ fn run(
     calls.iter().map(|call| call.name().to_owned()).collect()
 }
 
-/// The calls that are refused are drawn, of those that the operation makes.
+/// A third of the operations is drawn, and one call of each.
 #[rstest]
 fn what_is_let_go_of_after_a_refusal_is_not_named(
     #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
@@ -291,9 +291,12 @@ fn what_is_let_go_of_after_a_refusal_is_not_named(
         is_pending,
         is_there,
     };
-    let drawn = env::var(REFUSALS).unwrap_or_else(|_| "1".to_owned());
+    let is_drawn = env::var_os(REFUSALS).is_none();
     let mut dice = Dice(u64::from(is_pending) + 2 * u64::from(is_there));
     for (name, operation) in OPERATIONS {
+        if is_drawn && dice.below(3) > 0 {
+            continue;
+        }
         let run = |refused: &[(String, u64)]| {
             let what = format!("{name}, {start:?}, {refused:?}");
             run(&machine, (*operation, start), refused, &what)
@@ -303,9 +306,9 @@ fn what_is_let_go_of_after_a_refusal_is_not_named(
             let earlier = calls[..=at].iter().filter(|call| **call == calls[at]);
             earlier.count() as u64
         };
-        let refused: Vec<usize> = match drawn.parse::<usize>() {
-            Ok(count) => (0..count).map(|_| dice.below(calls.len().max(1))).collect(),
-            Err(_) => (0..calls.len()).collect(),
+        let refused: Vec<usize> = match is_drawn {
+            true => vec![dice.below(calls.len().max(1))],
+            false => (0..calls.len()).collect(),
         };
         for at in refused.into_iter().filter(|at| *at < calls.len()) {
             let call = |nth| (calls[at].clone(), nth);
