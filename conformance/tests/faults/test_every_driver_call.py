@@ -48,7 +48,15 @@ SURVIVED: dict[str, list[Survived]] = {
     "cuCtxGetCurrent": [HOST_WAITS],
     "cuCtxGetDevice": [WITHOUT_POOL, HOST_WAITS],
     "cuCtxGetId": [HOST_WAITS],
-    "cuCtxPopCurrent": [Survived("the caller's context is made current once more", (), ("cuCtxPopCurrent",), True)],
+    # Beside code of others it is asked first what is current.
+    "cuCtxPopCurrent": [
+        Survived(
+            "the caller's context is made current once more",
+            (),
+            ("cuCtxPopCurrent", "cuCtxGetCurrent"),
+            is_at_once=True,
+        )
+    ],
     "cuDevicePrimaryCtxRelease": [Survived("one reference to the context too many, after the copy")],
     "cuEventCreate": [HOST_WAITS],
     "cuEventRecord": [NEW_EVENT, HOST_WAITS],
