@@ -347,6 +347,17 @@ fn data_without_a_producer_is_copied_without_a_wait() {
     );
 }
 
+/// Returns how many allocations there are, once those of other tests have ended.
+pub(crate) fn settled_allocations(machine: &Machine) -> u64 {
+    let allocations = || machine.sim.live().allocations;
+    eventually("what other tests have made ends", || {
+        let before = allocations();
+        thread::sleep(Duration::from_millis(30));
+        allocations() == before
+    });
+    allocations()
+}
+
 /// Copies of copies, each on the stream of the one before, which is dropped: none keeps those before.
 #[rstest]
 fn a_copy_of_a_copy_keeps_no_other(
@@ -364,12 +375,7 @@ fn a_copy_of_a_copy_keeps_no_other(
     let stream = context.new_stream().expect("a stream");
     let mut view = floats_of(kind, &context).copy_on(&stream).expect("a copy");
     let allocations = || machine.sim.live().allocations;
-    eventually("what other tests have made ends", || {
-        let before = allocations();
-        thread::sleep(Duration::from_millis(30));
-        allocations() == before
-    });
-    let before = allocations();
+    let before = settled_allocations(&machine);
     for _ in 0..COPIES {
         let copy = match on {
             "the same" => view.copy_on(&stream),

@@ -16,7 +16,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use cusim_control::{Call, Schedule};
 use rstest::rstest;
 
-use crate::copies::floats_of;
+use crate::copies::{floats_of, settled_allocations};
 use crate::cudarc_edges::is_whole;
 use crate::cudarc_live::Dice;
 use crate::cudarc_uses::{MODES, begin};
@@ -888,7 +888,7 @@ fn a_mark_that_a_writer_has_last_ends_after_its_calls() {
     let Steered::Simulator(sim) = &machine.sim else {
         panic!("no simulator")
     };
-    // The second piece of work blocks whoever enqueues it.
+    // The second piece of work blocks the thread that enqueues it.
     sim.set("queue", 1).expect("a setting");
     with_a_dead_context();
     let opener = thread::spawn(move || {
@@ -1006,12 +1006,7 @@ fn copies_on_the_default_stream_of_another_context_keep_no_other(
     // SAFETY: the same elements, and the context of the stream, which is current: the owner keeps them.
     let mut view = unsafe { CaiView::new(described, Stream::LegacyDefault, owner) };
     let allocations = || machine.sim.live().allocations;
-    eventually("what other tests have made ends", || {
-        let before = allocations();
-        thread::sleep(Duration::from_millis(30));
-        allocations() == before
-    });
-    let before = allocations();
+    let before = settled_allocations(&machine);
     for _ in 0..COPIES {
         view = view.copy_on(view.ready()).expect("a copy");
     }

@@ -107,7 +107,7 @@ impl World {
             token,
         } = self;
         for context in contexts.iter().chain([&last]) {
-            // What a refused end has noted.
+            // A refused end has noted an error.
             let _ = context.check_err();
         }
         let left = contexts.each_ref().map(Arc::downgrade);

@@ -12,6 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use super::{Context, ContextId, Defaults, Driver, DriverError, Place, PointerInfo, twice};
 use crate::protocol::stream::Stream;
 
+/// The refusal of a call for a current context that the driver has not told: `CUDA_ERROR_UNKNOWN`.
+pub(crate) const UNTOLD: DriverError = DriverError::new("cuCtxGetCurrent", 999);
+
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub(super) const INVALID_CONTEXT: u32 = 201;
 
@@ -251,12 +254,12 @@ impl<'d> ContextGuard<'d> {
         if self.is_pushed {
             self.driver.pop_current_context()?;
         }
-        self.is_restored();
+        self.note_restored();
         Ok(())
     }
 
     /// Notes that nothing is left to do; returns what was above the caller's context.
-    fn is_restored(&mut self) -> Option<Context> {
+    fn note_restored(&mut self) -> Option<Context> {
         let pushed = self.current.filter(|_| self.is_pushed);
         (self.current, self.is_pushed, self.is_shared) = (self.original, false, false);
         pushed
@@ -267,7 +270,7 @@ impl<'d> ContextGuard<'d> {
     #[cold]
     fn restore_from_others(&mut self, mut found: Option<Context>) -> Result<(), DriverError> {
         let (driver, original) = (self.driver, self.original);
-        let pushed = self.is_restored();
+        let pushed = self.note_restored();
         // They have popped what was pushed, as the end of a context does.
         while found != original && found.is_some() {
             let is_pushed = found == pushed;

@@ -58,7 +58,7 @@ mod rocm;
 pub(crate) mod script;
 
 pub(crate) use calls::Noting;
-pub(crate) use context::{ContextGuard, KeptPrimary, Primaries, context_meant, is_primary};
+pub(crate) use context::{ContextGuard, KeptPrimary, Primaries, UNTOLD, context_meant, is_primary};
 pub(crate) use copy_plan::{CopyPlan, copy_strided};
 pub use error::DriverError;
 pub(crate) use error::{Refusal, twice, unless_ended};

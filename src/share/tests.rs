@@ -598,7 +598,7 @@ fn a_share_and_its_handle_show_what_they_are_of() {
     );
 }
 
-/// Whatever call is refused once at the end of an opened share, nothing is left of it.
+/// Nothing is left of an opened share if any one call of its end is refused once.
 #[test]
 #[cfg_attr(miri, ignore = "makes files and starts threads")]
 fn an_end_that_is_refused_once_leaves_nothing() {

@@ -495,7 +495,7 @@ impl From<Unordered> for Error {
     }
 }
 
-/// What to do about parts of an array that two threads write in a capture.
+/// The way out for parts of an array that two threads write in a capture.
 const PARTS_HINT: &str =
     "end the guards of the parts on one thread, or write them on streams with a handle";
 

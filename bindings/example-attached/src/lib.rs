@@ -14,7 +14,7 @@ type Read = In<f32, 1, TrustStreams>;
 type Written = InOut<f32, 1, TrustStreams>;
 type Route = fn(&Read, &mut Written, &[Arc<CudaStream>; 2]) -> Result<(), Error>;
 
-/// What is done with cudarc's streams, by what it is called.
+/// Uses of cudarc's streams, by name.
 const ROUTES: &[(&str, Route)] = &[
     ("read", |a, _, [stream, _]| {
         let there = a.view().on(stream)?;
@@ -102,7 +102,7 @@ fn streams() -> Result<[Arc<CudaStream>; 2], Error> {
     Ok(made.insert(streams).clone())
 }
 
-/// What the tests call with the GIL.
+/// The functions that tests call with the GIL.
 #[pymodule(gil_used = false)]
 fn cai_example_attached(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(routes, module)?)?;

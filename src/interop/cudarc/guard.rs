@@ -419,7 +419,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let (array, stream) = (self.array(), self.stream);
         let (owner, device) = (array.owner(), array.device());
         let is_eager = match begun {
-            // What is not the graph's has the wait below.
+            // Work that is not the graph's has the wait below.
             Begun::InCapture(_) if self.is_elsewhere() => false,
             // The capture may have ended meanwhile, and another one begun.
             Begun::InCapture(capture) => !keep::is_in(stream, capture),

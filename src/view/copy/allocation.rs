@@ -20,7 +20,7 @@ pub(super) struct Allocation {
     /// `None` once it is being dropped.
     block: Option<Block>,
     pointer: u64,
-    /// What keeps the stream that it is for, and what else it ends with. The block keeps both, and these are for copies of the
+    /// The keepers of its stream, and of the context that it ends with. The block keeps both, and these are for copies of the
     /// copy: each keeps them, and not the copies before.
     stream: Option<Kept>,
     home: Option<Kept>,

@@ -7,7 +7,7 @@ use super::host::{HostBlock, gather, unit};
 use super::made::view_of;
 use crate::driver::{
     self, Context, ContextGuard, CopyPlan, Defaults, Driver, DriverError, KeptPrimary, Place,
-    PrivateStream,
+    PrivateStream, UNTOLD,
 };
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
@@ -17,9 +17,6 @@ use crate::protocol::whole::Whole;
 use crate::view::keep::{self, Use};
 use crate::view::streams::Placed;
 use crate::view::{CaiView, Kept, Owner};
-
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: u32 = 999;
 
 /// Copies to memory of `device`, the array's own or a CUDA device: on the stream that `request` names; if it names none,
 /// finished.
@@ -425,7 +422,7 @@ impl Copy<'_> {
         let made = unsafe { view_of(descriptor, ready, allocation.into_owner()) };
         if made.is_shared_by_contexts() && made.streams().placed_ready().is_placeable() {
             // The driver has not told the current context, which the stream is of.
-            return Err(DriverError::new("cuCtxGetCurrent", UNKNOWN).into());
+            return Err(UNTOLD.into());
         }
         Ok(made)
     }

@@ -64,7 +64,7 @@ fn wait_for(shelves: Shelves, most: Duration) -> Shelves {
 /// Ends `held` once its contexts have done their work. If `is_in_use`, its use is not over before that. Calls no driver, unless
 /// there is no thread for it: then the caller waits.
 pub(super) fn later(mut held: Held, is_in_use: bool) {
-    // What it was stuck at is over, and the thread is told.
+    // It waits for something else now, and the thread is told.
     held.set_stuck(false);
     let waiting = Waiting {
         sites: (!is_in_use).then(Vec::new),

@@ -58,7 +58,7 @@ impl Held {
         }
     }
 
-    /// What keeps the stream that it is for, and the contexts that it ends with.
+    /// Returns the keeper of its stream, and of the contexts that it ends with.
     pub(super) fn kept(&self) -> Option<Kept> {
         let kept = match &self.ends {
             Ends::Memory(block) => &block.stream,

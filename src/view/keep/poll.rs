@@ -315,14 +315,14 @@ pub(crate) fn end(block: Block) {
     unmarked(Held::memory(block));
 }
 
-/// Ends a block once `stream`, whose context is current and kept by `kept`, has done what it holds now: no copy for the stream that the block
-/// was for takes it over before. If the stream is being captured by now, no mark is made, as for an owner
+/// Ends a block once `stream`, whose context is current and kept by `kept`, has done what it holds now: no copy for the stream
+/// that the block was for takes it over before. If the stream is being captured by now, no mark is made, as for an owner
 /// ([`until_done`]). If the driver refuses the mark, the host waits for the stream, and if it cannot, the memory is the
 /// driver's for good.
 pub(crate) fn end_after(driver: &'static dyn Driver, stream: Stream, kept: Kept, mut block: Block) {
     match Use::marked(driver, stream) {
         Ok((used, event)) => {
-            // What keeps the consumer's stream does not keep this one.
+            // The keeper of the consumer's stream does not keep this one.
             (block.used, block.is_stream_kept) = (used, false);
             block.stream = Some(match block.stream.take() {
                 Some(consumers) => Kept::by((consumers, kept.clone())),

@@ -2,13 +2,10 @@
 
 use super::super::streams::{Kept, Placed, is_elsewhere};
 use super::super::{CaiView, detach, with_driver};
-use crate::driver::{Context, Defaults, DriverError, KeptPrimary, driver, twice};
+use crate::driver::{Context, Defaults, DriverError, KeptPrimary, UNTOLD, driver, twice};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
-
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: u32 = 999;
 
 /// Checks that the number of a default stream of `view`, placed so, means that stream to the memory of `array`.
 ///
@@ -93,7 +90,7 @@ pub(super) fn check_current() -> Result<(), Error> {
 #[cold]
 pub(super) fn check_none() -> Result<(), DriverError> {
     match with_driver(|driver| twice(|| driver.current_context())) {
-        Ok(Some(_)) => Err(DriverError::new("cuCtxGetCurrent", UNKNOWN)),
+        Ok(Some(_)) => Err(UNTOLD),
         Err(refused) if !refused.is_absent() => Err(refused),
         _ => Ok(()),
     }

@@ -333,7 +333,7 @@ fn what_keeps_the_stream_of_a_mark_stays_until_it_is_reached() {
     }
 }
 
-/// What keeps the stream of a mark ends where threads that wait for memory see that, whatever the driver answers.
+/// The keeper of a mark's stream ends where threads that wait for memory see that, by each answer of the driver.
 #[test]
 fn the_end_of_what_keeps_the_stream_of_a_mark_is_seen() {
     struct Ends(Arc<Mutex<Vec<bool>>>);
@@ -676,7 +676,7 @@ fn a_call_for_a_stream_marks_it_for_what_has_ended() {
     assert!(is_marked);
 }
 
-/// What was stuck as the driver told nothing of its mark is freed once that has been reached, whatever else ends.
+/// Memory that was stuck, as the driver told nothing of its mark, is freed once that has been reached, though nothing else ends.
 #[test]
 #[cfg_attr(miri, ignore = "starts a thread that ends with the process")]
 fn what_was_stuck_ends_by_itself() {
