@@ -479,6 +479,9 @@ fn parts_that_could_not_be_waited_for(
     streams[0].join(&streams[1]).expect("a join");
     assert!(is_whole(&streams[0]));
     opener.join().expect("opened");
+    // The memory is the stage's, and ends with that.
+    let done = streams[0].synchronize();
+    done.expect("what was enqueued is done");
 }
 
 /// How the edge of a guard is made, or refused.
