@@ -80,7 +80,7 @@ simulated  = $(KIT) $1/bin/python -m cai_conformance simulate -- $1/bin/python
 # What is timed runs on the optimized build, whichever is newer.
 timed      = CUSIM_LIBRARY=$(abspath $(TARGET))/release/libcusim.so $(simulated)
 
-.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu gpu-rust stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test test-rust test-python test-long test-rust-long check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
+.PHONY: feature-sets docs pictures wheels miri mutants coverage public-api deny minimal-versions msrv fuzz fuzz-stable gpu gpu-rust stub bench bench-torch bench-instructions bench-pairs bench-operations bench-memory bench-reach help demo test built test-rust test-python test-long test-rust-long check check-rust check-python soak asan valgrind loom candle cubecl torch readers reach conformance judged judged-torch explained pycuda simulator clean bench-build
 .DELETE_ON_ERROR:
 
 help:
@@ -90,7 +90,12 @@ demo: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.packag
 	$(KIT) $(if $(ALL),$(MATRIX),$(VENV))/bin/python -m cai_dlpack demo
 	$(if $(ALL),$(KIT) $(TORCH)/bin/python -m cai_dlpack demo)
 
-test: test-rust test-python
+# A wheel is linked by one core, and the Rust tests wait for much of their time: together they take half as long.
+test:
+	$(MAKE) --jobs 2 test-rust built
+	$(MAKE) test-python
+
+built: $(VENV)/.package $(VENV)/.examples
 
 test-long: test-rust-long
 	$(MAKE) test-python MARKED=long
