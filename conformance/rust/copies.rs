@@ -358,12 +358,29 @@ pub(crate) fn settled_allocations(machine: &Machine) -> u64 {
     allocations()
 }
 
+/// Gives a view away, and takes it back.
+fn passed_on(view: CaiView, given: &str) -> CaiView {
+    let back = match given {
+        "a view" => return view,
+        "a tensor" => CaiView::from_dlpack(
+            view.to_dlpack(view.ready()).expect("a tensor"),
+            view.ready(),
+        ),
+        _ => CaiView::from_dlpack(
+            view.to_dlpack_legacy(view.ready()).expect("a tensor"),
+            view.ready(),
+        ),
+    };
+    back.expect("a view")
+}
+
 /// Copies of copies, each on the stream of the one before, which is dropped: none keeps those before.
 #[rstest]
 fn a_copy_of_a_copy_keeps_no_other(
     #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
     #[values(false, true)] is_primary: bool,
     #[values("the same", "ready", "none")] on: &str,
+    #[values("a view", "a tensor", "a legacy tensor")] given: &str,
 ) {
     const COPIES: u64 = 50;
     let machine = machine();
@@ -382,7 +399,7 @@ fn a_copy_of_a_copy_keeps_no_other(
             "ready" => view.copy_on(view.ready()),
             _ => view.copy_on(LiveStream::NONE),
         };
-        view = copy.expect("a copy");
+        view = passed_on(copy.expect("a copy"), given);
     }
     stream.synchronize().expect("a wait");
     // Some of them wait to be freed, or to be taken.

@@ -231,6 +231,22 @@ unsafe fn build_with<M: Abi, A: Memory>(
     Ok(block.cast())
 }
 
+/// Returns the payload that a tensor of [`build`]'s holds, told by its deleter; alive as long as the tensor.
+///
+/// # Safety
+/// `tensor` is initialised and lives.
+pub(super) unsafe fn owner_in<M: Abi>(tensor: NonNull<M>) -> Option<RawOwner> {
+    // SAFETY: initialised, and nobody writes to a tensor that has been taken over.
+    let deleter = unsafe { tensor.as_ref() }.deleter()?;
+    if !ptr::fn_addr_eq(deleter, M::DELETER) {
+        return None;
+    }
+    // SAFETY: a tensor with this deleter is one of `build`'s, in a block that lives.
+    let node = unsafe { node_of(tensor.as_ptr()) };
+    // SAFETY: `build` initialised it, and it changes when the deleter is called, not before.
+    Some(unsafe { node.as_ref() }.owner())
+}
+
 /// Makes the header alone, around arrays of `ndim` extents and strides that the caller keeps.
 pub(crate) fn header(
     described: DescriptorRef<'_>,

@@ -3,8 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use dlpark::ManagedTensorBase;
-
+use super::block::{Abi, owner_in};
 use super::payload::{EndsOn, Kind, RawOwner, Vtable};
 use super::stats;
 
@@ -14,7 +13,7 @@ impl RawOwner {
     /// # Safety
     /// - `tensor` is initialised, owned by the caller, and not used by the caller afterwards.
     /// - Its deleter, if there is one, may be called once on any thread (DLPack's rule for deleters).
-    pub(crate) unsafe fn managed<M: ManagedTensorBase + 'static>(tensor: NonNull<M>) -> Self {
+    pub(crate) unsafe fn managed<M: Abi>(tensor: NonNull<M>) -> Self {
         Self::new(tensor.cast(), Foreign::<M>::vtable())
     }
 }
@@ -52,7 +51,7 @@ fn contain(run: impl FnOnce()) {
 /// Another library's managed tensor, whose deleter may be called on any thread (DLPack's rule).
 pub(crate) struct Foreign<M>(std::marker::PhantomData<M>);
 
-impl<M: ManagedTensorBase + 'static> Kind for Foreign<M> {
+impl<M: Abi> Kind for Foreign<M> {
     const ENDS_ON: EndsOn = EndsOn::AnyThread;
 
     fn vtable() -> &'static Vtable {
@@ -63,6 +62,11 @@ impl<M: ManagedTensorBase + 'static> Kind for Foreign<M> {
         stats::RELEASED.add();
         // SAFETY: initialised and ours; `drop_raw` calls its deleter once, or nothing if it is NULL.
         unsafe { M::drop_raw(payload.cast::<M>().as_ptr()) };
+    }
+
+    unsafe fn kept_in(payload: NonNull<()>) -> Option<RawOwner> {
+        // SAFETY: a tensor that `RawOwner::managed` took over, which lives (this function's contract).
+        unsafe { owner_in(payload.cast::<M>()) }
     }
 }
 

@@ -74,6 +74,11 @@ impl Kind for Shared {
         // SAFETY: one count, which came from `Arc::into_raw` or `increment_strong_count`.
         unsafe { Arc::decrement_strong_count(arc) };
     }
+
+    unsafe fn kept_in(payload: NonNull<()>) -> Option<RawOwner> {
+        // SAFETY: a count of an `Arc<Shared>`, which lives (this function's contract).
+        Some(unsafe { payload.cast::<Self>().as_ref() }.0)
+    }
 }
 
 static SHARED: Vtable = Vtable::of::<Shared>();
@@ -142,6 +147,16 @@ impl Owner {
             self.raw
         };
         ptr::eq(raw.vtable, vtable).then_some(raw.payload)
+    }
+
+    /// Like [`payload`](Self::payload), also of an owner that came back in managed tensors which this library had made.
+    pub(crate) fn payload_within(&self, vtable: &'static Vtable) -> Option<NonNull<()>> {
+        let mut raw = self.raw;
+        while !raw.is_of(vtable) {
+            // SAFETY: the payload came with this vtable, and lives as long as the one before, which this owner keeps.
+            raw = unsafe { (raw.vtable.kept_in)(raw.payload) }?;
+        }
+        Some(raw.payload)
     }
 
     /// Keeps `other` as long as what it keeps itself, which ends first.

@@ -35,6 +35,14 @@ pub(crate) trait Kind: Sized + 'static {
     /// - `payload` is of this kind and is not used again.
     /// - [`ENDS_ON`](Self::ENDS_ON) allows this thread.
     unsafe fn end(payload: NonNull<()>);
+
+    /// Returns the payload of this library's that a payload of this kind keeps, if it is known to keep one; alive as long.
+    ///
+    /// # Safety
+    /// `payload` is of this kind and lives.
+    unsafe fn kept_in(_payload: NonNull<()>) -> Option<RawOwner> {
+        None
+    }
 }
 
 /// The threads on which a payload may end.
@@ -66,6 +74,8 @@ pub(crate) struct Vtable {
     release_node: unsafe fn(NonNull<Node>),
     /// [`Kind::end`].
     end: unsafe fn(NonNull<()>),
+    /// [`Kind::kept_in`].
+    pub(super) kept_in: unsafe fn(NonNull<()>) -> Option<RawOwner>,
     /// [`Kind::SURVIVES_FORK`].
     survives_fork: bool,
     /// [`Kind::SHOWS`].
@@ -80,6 +90,7 @@ impl Vtable {
             release: release::<K>,
             release_node: release_node::<K>,
             end: K::end,
+            kept_in: K::kept_in,
             survives_fork: K::SURVIVES_FORK,
             shows: K::SHOWS,
             ends_anywhere: matches!(K::ENDS_ON, EndsOn::AnyThread),
@@ -227,6 +238,11 @@ impl Node {
             owner,
             free,
         }
+    }
+
+    /// The payload that it holds.
+    pub(super) const fn owner(&self) -> RawOwner {
+        self.owner
     }
 
     /// A node of its own, for a payload that has none; without memory the payload is leaked, and counted.

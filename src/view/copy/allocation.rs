@@ -122,9 +122,9 @@ impl Allocation {
         Owner::from_raw(RawOwner::new(payload.cast(), &ALLOCATION))
     }
 
-    /// Returns the allocation that an owner is of.
+    /// Returns the allocation that an owner is of, which may have come back as a tensor.
     fn of(owner: &Owner) -> Option<&Self> {
-        let payload = owner.payload(&ALLOCATION)?.cast::<Self>();
+        let payload = owner.payload_within(&ALLOCATION)?.cast::<Self>();
         // SAFETY: an owner with this vtable is one of `into_owner`, which leaked a box of an allocation; it lives as long as the
         // owner, and nothing changes it before.
         Some(unsafe { payload.as_ref() })

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
 use rstest::rstest;
 
+use crate::view::block::Abi;
 use crate::view::{Owner, RawOwner, stats};
 
 struct Panics;
@@ -47,10 +48,7 @@ unsafe extern "C" fn delete<M>(tensor: *mut M) {
 
 #[test]
 fn a_foreign_tensor_is_deleted_once_and_one_without_deleter_is_left_alone() {
-    fn take<M: dlpark::ManagedTensorBase + 'static>(
-        mut tensor: Box<M>,
-        set: impl FnOnce(&mut M),
-    ) -> Owner {
+    fn take<M: Abi>(mut tensor: Box<M>, set: impl FnOnce(&mut M)) -> Owner {
         set(&mut tensor);
         let tensor = std::ptr::NonNull::from(Box::leak(tensor));
         // SAFETY: initialised, leaked above, and its deleter may run anywhere.
