@@ -264,7 +264,8 @@ fn run(
     let _ = operation(&mut world);
     machine.sim.clear_faults();
     let calls = machine.sim.calls();
-    if refused.len() < 2 {
+    let is_question = |(call, _): &(String, u64)| call == "cuCtxGetCurrent";
+    if refused.len() < 2 || refused.iter().all(is_question) {
         assert_eq!(result::ctx::get_current(), Ok(current), "{what}");
     }
     let has_ended = world.has_ended(machine);

@@ -1,6 +1,7 @@
 //! cudarc's slices as views.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use cai_dlpack::protocol::device::{Access, Device};
@@ -118,6 +119,71 @@ fn parts_of_one_slice_are_read_only_and_keep_it() {
     assert_eq!(machine.sim.count("cuMemFreeAsync"), 0);
     drop(second);
     assert_eq!(machine.sim.count("cuMemFreeAsync"), 1);
+}
+
+/// An `Arc` that was lent is its holder's again, who may write on any stream: by what cudarc keeps in the slice, that comes after all
+/// who have read it, here and there.
+#[rstest]
+fn a_slice_that_is_taken_back_is_written_after_its_readers(
+    #[values(
+        "a guard",
+        "a copy",
+        "a copy of another part",
+        "cudarc, before",
+        "cudarc, meanwhile"
+    )]
+    by: &str,
+    #[values(false, true)] is_dropped_elsewhere: bool,
+) {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let [own, reads, writes] = [0; 3].map(|_| context.new_stream().expect("a stream"));
+    let made = own.clone_htod(&[1.0_f32, 2.0, 3.0, 4.0]);
+    let slice = Arc::new(made.expect("memory"));
+    let mut to: CudaSlice<f32> = reads.alloc_zeros(4).expect("memory");
+    context.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(&reads)).expect("a gate");
+    if by == "cudarc, before" {
+        reads.memcpy_dtod(&*slice, &mut to).expect("a copy");
+    }
+    let part = || CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]).expect("a view");
+    let (view, other) = (part(), part());
+    let copy = match by {
+        "a guard" => {
+            let mut guard = view.typed::<f32>().expect("floats").on(&reads);
+            let lent = guard.as_mut().expect("a guard");
+            let from = lent.as_slice().expect("contiguous");
+            reads.memcpy_dtod(&from, &mut to).expect("a copy");
+            guard.and_then(|guard| guard.finish()).expect("an edge");
+            None
+        }
+        "a copy" => Some(view.copy_on(&reads).expect("a copy")),
+        "a copy of another part" => Some(other.copy_on(&reads).expect("a copy")),
+        "cudarc, meanwhile" => {
+            reads.memcpy_dtod(&*slice, &mut to).expect("a copy");
+            None
+        }
+        _ => None,
+    };
+    let let_go = move || drop((other, view));
+    match is_dropped_elsewhere {
+        true => thread::spawn(let_go).join().expect("no panic"),
+        false => let_go(),
+    }
+    let mut slice = Arc::into_inner(slice).expect("nothing else holds it");
+    writes.memset_zeros(&mut slice).expect("zeros");
+    // It would have written by now.
+    thread::sleep(Duration::from_millis(20));
+    gate.open();
+    let read = match copy {
+        Some(copy) => {
+            let there = copy.copy_to_host().expect("on the CPU");
+            let values = there.typed::<f32>().expect("floats").copy_to_vec();
+            values.expect("in host memory")
+        }
+        None => reads.clone_dtoh(&to).expect("on the CPU"),
+    };
+    assert_eq!(read, [1.0, 2.0, 3.0, 4.0]);
 }
 
 #[test]

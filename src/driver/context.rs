@@ -22,7 +22,8 @@ pub(super) const INVALID_CONTEXT: u32 = 201;
 /// [`restore`](Self::restore), or until drop if that was not called.
 pub(crate) struct ContextGuard<'d> {
     pub(super) driver: &'d dyn Driver,
-    original: Option<Context>,
+    /// The caller's; `None` if it was not looked at.
+    original: Option<Option<Context>>,
     current: Option<Context>,
     /// Whether the current one is above the original one.
     is_pushed: bool,
@@ -40,7 +41,7 @@ impl<'d> ContextGuard<'d> {
         let original = driver.current_context()?;
         Ok(Self {
             driver,
-            original,
+            original: Some(original),
             current: original,
             is_pushed: false,
             is_shared: false,
@@ -180,7 +181,7 @@ impl<'d> ContextGuard<'d> {
 
     /// The context that was current, which becomes current again; `None` also if it was not looked at.
     pub(crate) fn original(&self) -> Option<Context> {
-        self.original
+        self.original.flatten()
     }
 
     /// The context that is current now.
@@ -193,10 +194,10 @@ impl<'d> ContextGuard<'d> {
         if self.current == Some(to) {
             return Ok(());
         }
-        match (self.is_pushed, self.original == Some(to)) {
+        match (self.is_pushed, self.original == Some(Some(to))) {
             (true, true) => {
                 self.driver.pop_current_context()?;
-                (self.current, self.is_pushed) = (self.original, false);
+                (self.current, self.is_pushed) = (self.original(), false);
                 return Ok(());
             }
             (true, false) => self.driver.set_current_context(Some(to))?,
@@ -261,7 +262,7 @@ impl<'d> ContextGuard<'d> {
     /// Notes that nothing is left to do; returns what was above the caller's context.
     fn note_restored(&mut self) -> Option<Context> {
         let pushed = self.current.filter(|_| self.is_pushed);
-        (self.current, self.is_pushed, self.is_shared) = (self.original, false, false);
+        (self.current, self.is_pushed, self.is_shared) = (self.original(), false, false);
         pushed
     }
 
@@ -269,8 +270,12 @@ impl<'d> ContextGuard<'d> {
     /// have popped or replaced it. Each call is made twice if it is refused, as the whole cannot be.
     #[cold]
     fn restore_from_others(&mut self, mut found: Option<Context>) -> Result<(), DriverError> {
-        let (driver, original) = (self.driver, self.original);
+        let driver = self.driver;
         let pushed = self.note_restored();
+        let Some(original) = self.original else {
+            // What is the caller's cannot be told from what others have left.
+            return Ok(());
+        };
         // They have popped what was pushed, as the end of a context does.
         while found != original && found.is_some() {
             let is_pushed = found == pushed;
@@ -308,7 +313,10 @@ impl<'d> ContextGuard<'d> {
 impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
         // A context that has died meanwhile cannot be made current again; then there is none.
-        let _ = twice(|| self.restore());
+        if twice(|| self.restore()).is_err() && self.is_pushed {
+            // The driver does not tell what is current, which is what was pushed unless others have taken that away.
+            let _ = self.driver.pop_current_context();
+        }
     }
 }
 
@@ -472,6 +480,7 @@ impl<'d> Home<'d> {
     ) -> Result<Self, DriverError> {
         let mut ordinal = place.ordinal;
         let context = match (whose, current) {
+            (Defaults::Untold, _) => return Err(UNTOLD),
             (Defaults::Of(context), _) | (Defaults::OfCurrent, Some(context)) => Some(context),
             (Defaults::OfPrimary, _) => None,
             _ if place.pointer == 0 => None,

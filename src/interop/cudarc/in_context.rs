@@ -4,14 +4,15 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 
-use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, twice};
+use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, UNTOLD, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
 
-/// A slice or a stream, whose last holder ends it in its own context; what is current stays.
+/// A share of a slice or a stream, whose last holder ends it in its own context; what is current stays. Who else holds a slice
+/// is told, by the events that cudarc keeps in it, that its stream waits for those who read it here.
 ///
 /// cudarc frees a slice on its stream without asking which context is current, and if that is a default
 /// stream its number alone means the current context's, or the calling thread's: elsewhere the host waits for
@@ -34,12 +35,15 @@ pub(super) trait Ends: Send + Sync + Sized + 'static {
     /// The context that it is of.
     fn context(&self) -> &Arc<CudaContext>;
 
+    /// Whether others may hold it again alone, and use it on any stream.
+    const IS_LENT: bool = false;
+
     /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, but returns no
-    /// refusal, and makes no further wait after one.
+    /// refusal, and makes no further wait after one. If others hold it, too, their use comes after what that stream has.
     ///
     /// # Errors
     /// cudarc's refusal, or an error that another thread has noted meanwhile.
-    fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
+    fn settle(_shared: &mut Arc<Self>) -> Result<(), cudarc::driver::DriverError> {
         Ok(())
     }
 }
@@ -55,10 +59,21 @@ impl<T: Element> Ends for CudaSlice<T> {
         self.context()
     }
 
-    fn settle(&mut self) -> Result<(), cudarc::driver::DriverError> {
-        let stream = Arc::clone(self.stream());
-        // No use follows, of which the end would tell.
-        std::mem::forget(self.device_ptr_mut(&stream));
+    const IS_LENT: bool = true;
+
+    fn settle(shared: &mut Arc<Self>) -> Result<(), cudarc::driver::DriverError> {
+        let stream = Arc::clone(shared.stream());
+        match Arc::get_mut(shared) {
+            // No use follows, of which the end would tell.
+            Some(slice) => std::mem::forget(slice.device_ptr_mut(&stream)),
+            None => {
+                let (_, read) = shared.device_ptr(&stream);
+                // There is one event for reads: what it tells now is forgotten.
+                if let SyncOnDrop::Record(Some((before, _))) = &read {
+                    stream.wait(before)?;
+                }
+            }
+        }
         stream.context().check_err()
     }
 }
@@ -87,12 +102,15 @@ impl<T: Ends> InContext<T> {
 
 impl<T: Ends> Drop for InContext<T> {
     fn drop(&mut self) {
-        // One that others hold ends nothing here, neither the context. Nor is an error taken that cudarc has noted there, which
-        // a caller on another thread may ask for at this moment.
-        let Some(mut value) = self.kept.take().and_then(Arc::into_inner) else {
-            return;
-        };
         let (stream, thread, is_again) = (self.stream, self.thread, self.is_again);
+        let last = |value| Arc::into_inner(value).map(Arc::new);
+        let mut kept = self.kept.take();
+        if !T::IS_LENT || is_again {
+            // One that others hold ends nothing here, neither the context. Nor is an error taken that cudarc has noted there,
+            // which a caller on another thread may ask for at this moment.
+            kept = kept.and_then(last);
+        }
+        let Some(mut value) = kept else { return };
         let (is_elsewhere, context) = (is_elsewhere(thread), Arc::clone(value.context()));
         detach(|| {
             if is_elsewhere && wait_for_context(&context, None).is_err() {
@@ -106,11 +124,16 @@ impl<T: Ends> Drop for InContext<T> {
                     return std::mem::forget(value);
                 };
                 // One that is destroyed in the midst of a capture breaks that.
-                if !is_captured(driver, stream)
+                while !may_be_captured(driver, stream)
                     // cudarc frees beside captures of others, too.
                     && let Ok(_relaxed) = twice(|| Relaxed::new(driver))
                 {
-                    if let Err(refused) = value.settle() {
+                    let is_sole = Arc::get_mut(&mut value).is_some();
+                    if !is_sole && keep::is_ours() {
+                        // Others may read it on a stream of theirs at this moment, of which the event would tell no more.
+                        break;
+                    }
+                    if let Err(refused) = T::settle(&mut value) {
                         // Another call's, or this one's: cudarc's next call tells it.
                         context.record_err::<()>(Err(refused));
                         if keep::wait_for_context(driver).is_err() {
@@ -118,13 +141,21 @@ impl<T: Ends> Drop for InContext<T> {
                         }
                     }
                     // A capture that uses the slice has its stream now.
-                    if !is_captured(driver, stream) {
+                    if may_be_captured(driver, stream) {
+                        break;
+                    }
+                    if is_sole {
                         return drop(value);
+                    }
+                    // The others may have gone meanwhile.
+                    match last(value) {
+                        Some(sole) => value = sole,
+                        None => return,
                     }
                 }
                 let device = Device::cuda(context.ordinal() as i32);
                 let again = Owner::new(Self {
-                    kept: Some(Arc::new(value)),
+                    kept: Some(value),
                     stream,
                     thread,
                     is_again: true,
@@ -141,10 +172,20 @@ impl<T: Ends> Drop for InContext<T> {
     }
 }
 
-/// Whether a capture forbids to free on a stream; of no stream there is none. A driver that does not tell has none.
-pub(super) fn is_captured(driver: &dyn Driver, stream: Stream) -> bool {
-    stream != Stream::None
-        && twice(|| driver.capture(stream)).is_ok_and(|capture| capture != Capture::Idle)
+/// Whether a capture forbids to free on a stream; of no stream there is none.
+///
+/// # Errors
+/// The driver's refusal.
+pub(super) fn is_captured(driver: &dyn Driver, stream: Stream) -> Result<bool, DriverError> {
+    if stream == Stream::None {
+        return Ok(false);
+    }
+    twice(|| driver.capture(stream)).map(|capture| capture != Capture::Idle)
+}
+
+/// Whether a capture may forbid to free on a stream. A context that has failed has none.
+fn may_be_captured(driver: &dyn Driver, stream: Stream) -> bool {
+    is_captured(driver, stream).unwrap_or_else(|refused| !refused.is_end_of_context())
 }
 
 /// cudarc's context as the driver's.
@@ -162,14 +203,19 @@ pub(super) fn within<R>(
         Ok(driver) => driver,
         Err(absent) => return body(Err(absent)),
     };
-    let mut before = twice(|| ContextGuard::around(driver)).ok();
+    let own = context_of(&context);
+    let mut before = twice(|| ContextGuard::around(driver));
+    if let (Err(_), Some(own)) = (&before, own) {
+        // It is not told what is current: that stays, too.
+        before = twice(|| ContextGuard::above(driver, own)).map(ContextGuard::with_others);
+    }
     // cudarc tells an error that it has noted to the next call, which does nothing else: `bind_to_thread` would bind nothing,
     // and the end of a slice not wait for those who read it.
     let noted = context.check_err();
-    let own = context_of(&context);
     let entered = match (&mut before, own) {
-        (Some(before), Some(own)) => twice(|| before.switch(own)),
-        _ => twice(|| driver.set_current_context(own)),
+        (Ok(before), Some(own)) => twice(|| before.switch(own)),
+        (Err(refused), _) => Err(*refused),
+        (_, None) => Err(UNTOLD),
     };
     let result = body(entered.map(|()| driver));
     context.record_err(noted);
@@ -178,7 +224,7 @@ pub(super) fn within<R>(
         drop(last);
         match before {
             // A context that was the caller's and has just ended is named no more.
-            Some(before) if before.original() == own => std::mem::forget(before),
+            Ok(before) if before.original() == own => std::mem::forget(before),
             _ => {}
         }
     }

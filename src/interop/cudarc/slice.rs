@@ -372,7 +372,7 @@ fn part<T: Element>(
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
         // cudarc may wait for an event from outside of the capture, which would break that.
-        if context.is_managing_stream_synchronization() && is_captured(driver?, ready) {
+        if context.is_managing_stream_synchronization() && is_captured(driver?, ready)? {
             let refused = Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), ready);
             let hint = "make the view of the slice before the capture of its stream begins";
             return Err(Error::from(refused.with_hint(hint)));
@@ -380,7 +380,12 @@ fn part<T: Element>(
         // Its own stream waits for the last write, wherever that was; and before it is written anew, for reads.
         let found = match Arc::get_mut(slice) {
             Some(slice) => (slice.device_ptr_mut(&stream).0, false),
-            None => (slice.device_ptr(&stream).0, true),
+            None => {
+                let (data, read) = slice.device_ptr(&stream);
+                // Nothing has read it yet, and the event would tell of no earlier read.
+                std::mem::forget(read);
+                (data, true)
+            }
         };
         context.check_err()?;
         Ok(found)

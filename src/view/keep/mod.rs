@@ -81,6 +81,8 @@ pub(crate) use poll::{
 pub(crate) use readers::{Before, are_there};
 #[cfg(feature = "pyo3")]
 pub(crate) use room::ending;
+#[cfg(feature = "cudarc")]
+pub(crate) use room::is_ours;
 
 #[cfg(feature = "ipc")]
 use crate::driver::Event;

@@ -43,7 +43,7 @@ pub(crate) fn ending<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Whether this thread ends what others wait for: if an owner's end allocates on it, waiting would block it for ever.
-pub(super) fn is_ours() -> bool {
+pub(crate) fn is_ours() -> bool {
     IS_OURS.get()
 }
 
