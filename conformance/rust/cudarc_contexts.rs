@@ -1067,34 +1067,75 @@ fn a_views_stream_of_a_context_that_is_not_told_is_refused() {
     }
     let copy = view.copy_on(view.ready());
     assert_eq!(machine.sim.pending_faults(), 0);
+    assert!(matches!(copy, Err(Error::Driver(_))), "{copy:?}");
+    let copy = view.copy_on(view.ready());
     assert_eq!(refused(&copy), Some(Rule::StreamContext));
     last.bind_to_thread().expect("current");
     drop((other, view, home));
     last.bind_to_thread().expect("current");
 }
 
-/// A copy on a default stream of the current context, which the driver does not tell once the copy is made, is refused: by its number
-/// it would be ready on that of the memory's.
+/// Makes a view that is ready on a default stream.
+fn made_ready_on(stream: &Arc<CudaStream>, view: &mut CaiView, by: &str) -> Result<CaiView, Error> {
+    match by {
+        "a copy" => view.copy_on(LiveStream::LEGACY_DEFAULT),
+        "a copy on a stream" => view.copy_on(stream),
+        "a view" => view.on(stream),
+        "a constant" => view.on(LiveStream::LEGACY_DEFAULT),
+        "an import" => CaiView::from_dlpack(view.to_dlpack(stream)?, stream),
+        "consumed" => Ok(view.consume(stream)?.view().clone()),
+        "written" => {
+            view.typed_mut::<f32>()?.on(stream)?.finish()?;
+            Ok(view.clone())
+        }
+        _ => {
+            let (left, _right) = view.typed_mut::<f32>()?.split(0, 1)?;
+            left.on(stream)?.finish()?;
+            Ok(view.clone())
+        }
+    }
+}
+
+/// A default stream of the current context, which the driver does not tell at some question: what would name it is refused, since by
+/// its number it would be that of the memory's.
 #[rstest]
-fn a_copy_on_a_context_that_is_not_told_is_refused(
+fn a_stream_of_a_context_that_is_not_told_is_refused(
+    #[values(
+        "a copy",
+        "a copy on a stream",
+        "a view",
+        "a constant",
+        "an import",
+        "consumed",
+        "written",
+        "a part"
+    )]
+    by: &str,
     #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
 ) {
     let machine = machine();
     let (home, primary) = (context(false), context(true));
-    let view = pending(kind, &home);
-    primary.bind_to_thread().expect("current");
-    machine.sim.clear();
-    let copy = || view.copy_on(LiveStream::LEGACY_DEFAULT);
-    drop(copy().expect("a copy"));
+    let stream = primary.default_stream();
+    let made = |refused: &[u64]| {
+        let mut view = pending(kind, &home);
+        primary.bind_to_thread().expect("current");
+        machine.sim.clear();
+        for nth in refused {
+            machine.sim.fault("cuCtxGetCurrent", *nth, 999);
+        }
+        let made = made_ready_on(&stream, &mut view, by);
+        let left = machine.sim.pending_faults();
+        machine.sim.clear_faults();
+        // A refused end has noted an error.
+        let _ = (primary.check_err(), home.check_err());
+        primary.bind_to_thread().expect("current");
+        (made, left)
+    };
+    made(&[]).0.expect("a view");
     let asked = machine.sim.count("cuCtxGetCurrent");
     let mut told = Vec::new();
     for first in 1..asked {
-        for nth in [first, first + 1] {
-            machine.sim.fault("cuCtxGetCurrent", nth, 999);
-        }
-        let made = copy();
-        let is_refused = machine.sim.pending_faults() == 0;
-        machine.sim.clear_faults();
+        let (made, left) = made(&[first, first + 1]);
         if let Ok(made) = made {
             let held = machine.sim.gate(1).expect("a gate");
             let waits = thread::spawn(move || made.synchronize().map(drop));
@@ -1106,10 +1147,9 @@ fn a_copy_on_a_context_that_is_not_told_is_refused(
             held.open();
             waits.join().expect("no panic").expect("a wait");
             primary.bind_to_thread().expect("current");
-        } else if is_refused {
+        } else if left == 0 {
             told.push(first);
         }
     }
     assert!(!told.is_empty());
-    drop((view, machine));
 }

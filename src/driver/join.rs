@@ -116,6 +116,7 @@ fn means_same(whose: Defaults, place: &Place, other: Defaults, there: &Place) ->
     match (whose, other) {
         // A device of ROCm has no contexts.
         _ if is_rocm(place) => is_one_device,
+        (Defaults::Untold, _) => false,
         (Defaults::OfMemory, Defaults::OfMemory) => is_one_device && place.pointer == there.pointer,
         (Defaults::OfPrimary, Defaults::OfPrimary) => is_one_device,
         (one, other) => one == other,

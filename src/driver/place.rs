@@ -18,6 +18,8 @@ pub(crate) enum Defaults {
     OfCurrent,
     /// Those of this context.
     Of(Context),
+    /// The driver has not told the current context, whose they are: no order names them.
+    Untold,
 }
 
 /// Where the data is, and what belongs to its ready stream but not to the stream's number.

@@ -121,7 +121,11 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     let is_default = |(_, whose): &(Stream, Option<Defaults>)| whose.is_some();
     let now = streams.iter().any(is_default).then(defaults_now);
     for (stream, whose) in streams {
-        let of_another = whose.filter(|whose| *whose != Defaults::OfMemory && Some(*whose) != now);
+        let of_another = whose.filter(|whose| match whose {
+            Defaults::OfMemory => false,
+            Defaults::Untold => true,
+            _ => Some(*whose) != now,
+        });
         joined.stream(stream, of_another.unwrap_or(Defaults::OfCurrent));
     }
     let mut taken = Vec::new();

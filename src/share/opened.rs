@@ -40,7 +40,7 @@ impl Handle {
         let mut view = unsafe { self.open_on(stream.number(), false) }?;
         let ready = view.ready_number();
         if ready != Stream::None {
-            let placed = view.placed(ready);
+            let placed = view.placed(ready)?;
             let kept = stream.for_memory(&view, true, |_| stream.keep_for(&view, placed))?;
             view.set_ready_kept(placed, kept);
         }

@@ -202,7 +202,7 @@ impl CaiView {
     ) -> Result<ConsumeGuard, Error> {
         // Asked first: the producer's code may make another context current, which is that of a default stream from then on.
         let moved = self.producer_moved()?;
-        let consumer = self.consumer(self.placed(stream), moved, policy);
+        let consumer = self.consumer(self.placed(stream)?, moved, policy);
         let back = self.back(consumer)?;
         let kept = keep(consumer.placed)?;
         let mut guard = self.consume_back(consumer, back, self.place())?;
@@ -224,7 +224,7 @@ impl CaiView {
     ) -> Result<ConsumeGuard, Error> {
         check_thread(self.streams.placed_producer())?;
         let (placed, place) = match context {
-            None => (self.placed(stream), self.place()),
+            None => (self.placed(stream)?, self.place()),
             Some(context) => {
                 let requested = Defaults::Of(context);
                 let place = Place {
@@ -350,7 +350,7 @@ impl CaiView {
         stream: Stream,
         is_held_up: bool,
     ) -> Result<Consumer, Error> {
-        let (placed, policy) = (self.placed(stream), SyncPolicy::Event);
+        let (placed, policy) = (self.placed(stream)?, SyncPolicy::Event);
         let mut consumer = self.consumer(placed, self.producer_moved()?, policy);
         let back = self.back(consumer)?.filter(|_| !is_held_up);
         self.enter(&mut consumer, back, &self.place())?;
@@ -382,7 +382,7 @@ impl CaiView {
         policy: SyncPolicy,
     ) -> Result<(Consumer, Option<Pending>), Error> {
         let moved = self.producer_moved()?;
-        let mut consumer = self.consumer(self.placed(stream), moved, policy);
+        let mut consumer = self.consumer(self.placed(stream)?, moved, policy);
         let (request, back) = (Request::Stream(stream), self.back(consumer)?);
         if !self.needs_order(request, policy) {
             return Ok((consumer, None));

@@ -49,13 +49,15 @@ pub(crate) fn with_driver<R: Send, E: Send + From<DriverError>>(
 /// Returns whose streams the default streams are on this thread now.
 #[cold]
 pub(crate) fn defaults_now() -> Defaults {
-    // Without a driver or a context nothing is pending on its default streams; an order says so itself. Asked once more if
-    // that is refused: by no answer the stream would be another context's.
-    let current = with_driver(|driver| twice(|| driver.current_context()));
-    current
-        .ok()
-        .flatten()
-        .map_or(Defaults::OfMemory, Defaults::Of)
+    let Ok(driver) = driver() else {
+        // Nothing is pending on the streams of no driver; an order says so itself.
+        return Defaults::OfMemory;
+    };
+    match detach(|| twice(|| driver.current_context())) {
+        Ok(Some(context)) => Defaults::Of(context),
+        Ok(None) => Defaults::OfMemory,
+        Err(_) => Defaults::Untold,
+    }
 }
 
 /// Runs `body` while this thread holds no interpreter's lock.

@@ -42,7 +42,7 @@ impl CaiView {
         // contract), and its data is valid by that of `DlpackTensor`; `ready` lives, and is kept below.
         let mut view = unsafe { Self::from_dlpack_ptr(tensor.into_raw(), ready.number()) }?;
         let (placed, kept) = ready.for_memory(&view, true, |number| {
-            let placed = view.placed(number);
+            let placed = view.placed(number)?;
             Ok((placed, ready.keep_for(&view, placed)?))
         })?;
         if let (Some(kept), true) = (kept, placed.stream != Stream::None) {

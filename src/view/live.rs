@@ -5,7 +5,7 @@ use std::fmt;
 use super::copy::kept_by_copy;
 use super::streams::{Kept, Placed};
 use super::{CaiView, detach};
-use crate::driver::{ContextGuard, Defaults};
+use crate::driver::{ContextGuard, Defaults, UNTOLD};
 use crate::error::Error;
 use crate::protocol::stream::Stream;
 
@@ -228,6 +228,7 @@ impl<'a> LiveStream<'a> {
     /// `stream-context` for a default stream of a context that nothing is known to keep, or the driver's refusal.
     pub(crate) fn keep_for(self, array: &CaiView, placed: Placed) -> Result<Option<Kept>, Error> {
         match (self.kept_by, placed.whose) {
+            (_, Defaults::Untold) => Err(UNTOLD.into()),
             #[cfg(feature = "cudarc")]
             (KeptBy::Keeper(keeper), _) => Ok(Some(keeper.keep())),
             (KeptBy::Promise, _) => Ok((self.stream != Stream::None).then_some(Kept::Promise)),
@@ -243,12 +244,6 @@ impl<'a> LiveStream<'a> {
             }
             (KeptBy::Constant, Defaults::Of(context)) => {
                 context::keep(array, context, || context::refuse(self.stream))
-            }
-            (KeptBy::View(..) | KeptBy::Constant, Defaults::OfMemory)
-                if self.stream.is_default() && array.means_current_context() =>
-            {
-                context::check_none()?;
-                Ok(None)
             }
             (KeptBy::View(..) | KeptBy::Constant, _) => Ok(None),
         }

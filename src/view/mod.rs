@@ -133,7 +133,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
-use crate::driver::{Defaults, Place};
+use crate::driver::{Defaults, DriverError, Place, UNTOLD};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device, DeviceType, Flags};
 use crate::protocol::interface::CaiInterface;
@@ -329,7 +329,19 @@ impl CaiView {
     }
 
     /// Returns `stream` as the calling thread means it, for an array in this memory.
-    pub(crate) fn placed(&self, stream: Stream) -> Placed {
+    ///
+    /// # Errors
+    /// The driver does not tell the current context, whose default stream it is.
+    pub(crate) fn placed(&self, stream: Stream) -> Result<Placed, DriverError> {
+        let placed = self.placed_or_untold(stream);
+        match placed.whose {
+            Defaults::Untold => Err(UNTOLD),
+            _ => Ok(placed),
+        }
+    }
+
+    /// Like [`placed`](Self::placed); each order that names the stream is refused then.
+    fn placed_or_untold(&self, stream: Stream) -> Placed {
         let placed = Placed::here(stream);
         match stream.is_default() && self.means_current_context() {
             true => placed.of(defaults_now()),
@@ -394,13 +406,13 @@ impl CaiView {
 
     /// As [`on_producer`](Self::on_producer), where the view stands.
     pub(crate) fn set_producer(&mut self, producer: Stream) {
-        self.streams = self.streams.with_producer(self.placed(producer));
+        self.streams = self.streams.with_producer(self.placed_or_untold(producer));
     }
 
     /// Declares the stream that writes the data: it is ready there, and the producer goes on working there.
     #[must_use]
     pub(crate) fn declared_on(mut self, producer: Stream) -> Self {
-        self.streams = Streams::declared(self.placed(producer));
+        self.streams = Streams::declared(self.placed_or_untold(producer));
         self
     }
 
@@ -470,7 +482,7 @@ impl CaiView {
 
     /// Sets the stream on which data that was just written is ready.
     pub(crate) fn set_ready(&mut self, ready: Stream) {
-        self.streams = self.streams.with_ready(self.placed(ready));
+        self.streams = self.streams.with_ready(self.placed_or_untold(ready));
     }
 
     /// Like [`set_ready`](Self::set_ready); `kept` keeps the stream alive as long as this view, or one that is

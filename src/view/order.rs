@@ -51,7 +51,7 @@ impl CaiView {
                 self.order(request, SyncPolicy::Event)?;
                 return Ok(self.clone());
             }
-            let placed = self.placed(number);
+            let placed = self.placed(number)?;
             let kept = stream.keep_for(self, placed)?;
             self.order(request, SyncPolicy::Event)?;
             Ok(self.kept_at(placed, kept))
@@ -122,12 +122,13 @@ impl CaiView {
             return Err(elsewhere(Rule::StreamThread, ready));
         }
         // The memory of one device says whose its default streams are.
-        if !matches!(whose, Defaults::Of(_)) && !self.is_shared_by_contexts() {
+        if !matches!(whose, Defaults::Of(_) | Defaults::Untold) && !self.is_shared_by_contexts() {
             return Ok(());
         }
         let is_memorys = |context| self.context_by(self.device()) == Ok(context);
         // On a thread without a context the number means the memory's.
         let is_here = match (whose, defaults_now()) {
+            (Defaults::Untold, _) | (_, Defaults::Untold) => false,
             (Defaults::Of(there), Defaults::Of(here)) => here == there,
             (Defaults::Of(context), _) | (_, Defaults::Of(context)) => is_memorys(context),
             (_, _) => true,
@@ -152,7 +153,7 @@ impl CaiView {
         match self.streams.placed_ready() {
             Placed {
                 stream,
-                whose: Defaults::Of(_),
+                whose: Defaults::Of(_) | Defaults::Untold,
                 ..
             } => Err(elsewhere(Rule::StreamContext, stream)),
             _ => Ok(()),

@@ -3,7 +3,7 @@
 use super::CaiView;
 use super::streams::{Placed, Streams, is_elsewhere};
 use super::worker::Worker;
-use crate::driver::{Context, Defaults, DriverError};
+use crate::driver::{Context, Defaults, DriverError, UNTOLD};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::{Field, Rule, Violation};
@@ -66,6 +66,7 @@ impl CaiView {
         let context = match whose {
             _ if !stream.is_default() => None,
             Defaults::Of(context) => Some(context),
+            Defaults::Untold => return Err(UNTOLD.into()),
             // By the name that the memory has here, which it need not have there.
             _ if is_of_cuda => match self.context_by(self.device()) {
                 Err(refused) if refused.is_absent() => None,
@@ -102,7 +103,7 @@ impl CaiView {
                 if self.device().device_type == DeviceType::CUDA
                     && self.context_by(self.device())? == context =>
             {
-                self.placed(stream)
+                self.placed(stream)?
             }
             Some(context) => Placed::here(stream).of(Defaults::Of(context)),
         })

@@ -8,7 +8,7 @@ use super::CaiView;
 use super::detach::{defaults_now, detach};
 use super::streams::Placed;
 use super::worker::{self, Worker};
-use crate::driver::{self, Context, Defaults, DriverError, Place};
+use crate::driver::{self, Context, Defaults, DriverError, Place, UNTOLD};
 use crate::error::Error;
 use crate::protocol::device::{Device, DeviceType};
 #[cfg(feature = "pyo3")]
@@ -63,16 +63,17 @@ impl CaiView {
     /// The driver's, if it is asked for the context.
     fn placed_by(&self, device: Device, stream: Stream) -> Result<Placed, Error> {
         let whose = match device.device_type {
-            _ if device == self.device() || !stream.is_default() => return Ok(self.placed(stream)),
+            _ if device == self.device() || !stream.is_default() => return Ok(self.placed(stream)?),
             // That of the memory's own context is none that has to be remembered.
             DeviceType::CUDA_HOST | DeviceType::CUDA_MANAGED => match defaults_now() {
                 Defaults::Of(now) if self.context_by(self.device()) == Ok(now) => {
-                    return Ok(self.placed(stream));
+                    return Ok(self.placed(stream)?);
                 }
+                Defaults::Untold => return Err(UNTOLD.into()),
                 whose => whose,
             },
             DeviceType::CUDA => Defaults::Of(self.context_by(device)?),
-            _ => return Ok(self.placed(stream)),
+            _ => return Ok(self.placed(stream)?),
         };
         Ok(Placed::here(stream).of(whose))
     }

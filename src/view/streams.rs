@@ -412,7 +412,7 @@ impl Streams {
     /// Whether the ready stream is a default stream of a context that is remembered.
     #[inline(always)]
     pub(super) fn is_ready_in_a_context(&self) -> bool {
-        matches!(&self.words, Words::Apart(apart) if matches!(apart.ready.whose, Defaults::Of(_)))
+        matches!(&self.words, Words::Apart(apart) if matches!(apart.ready.whose, Defaults::Of(_) | Defaults::Untold))
     }
 
     /// Whether one of them is a default stream of which no context is known but the memory's.

@@ -215,7 +215,7 @@ fn an_end_that_this_thread_cannot_make_is_foreseen() {
             view(DeviceType::CUDA, Stream::PerThreadDefault).on_producer(Stream::PerThreadDefault)
         });
         run(script, CONTEXTS[0], false, || {
-            let consumer = made.consumer(made.placed(Stream::from_raw(0xa1)), None, policy);
+            let consumer = made.consumer(Placed::here(Stream::from_raw(0xa1)), None, policy);
             made.return_edge(consumer)
         })
     };

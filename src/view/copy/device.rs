@@ -420,8 +420,7 @@ impl Copy<'_> {
         let descriptor = self.whole.at(allocation.pointer(), self.device, source)?;
         // SAFETY: the allocation owns the memory, which is written on `ready`, or has been.
         let made = unsafe { view_of(descriptor, ready, allocation.into_owner()) };
-        if made.is_shared_by_contexts() && made.streams().placed_ready().is_placeable() {
-            // The driver has not told the current context, which the stream is of.
+        if made.streams().placed_ready().whose == Defaults::Untold {
             return Err(UNTOLD.into());
         }
         Ok(made)

@@ -76,7 +76,7 @@ impl CaiView {
                     ready if ready.is_placeable() => None,
                     ready => self.ready().keep_for(self, ready)?,
                 },
-                _ => stream.keep_for(self, self.placed(number))?,
+                _ => stream.keep_for(self, self.placed(number)?)?,
             };
             let request = Request::Stream(number);
             transfer.make_used(self, request, SyncPolicy::Event, (kept, false), true)

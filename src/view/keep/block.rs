@@ -273,7 +273,7 @@ impl Use {
     }
 
     /// Asks without a wait whether an event of this context has been reached. One of a context that is gone has, and so has one
-    /// that the driver tells nothing of.
+    /// that the driver tells nothing of, asked twice.
     ///
     /// # Errors
     /// The driver's refusal: the context may be there.
@@ -283,7 +283,7 @@ impl Use {
         event: Event,
     ) -> Result<bool, DriverError> {
         let there = self.home.enter(driver)?;
-        Ok(there.is_none() || driver.event_query(event) != Ok(false))
+        Ok(there.is_none() || twice(|| driver.event_query(event)) != Ok(false))
     }
 
     /// The contexts of the work, by [`site`](Self::site); for work on streams that are not known every primary one in use, too.
@@ -530,8 +530,8 @@ impl Block {
             return None;
         }
         let was_active = self.driver.primary_context_active(self.ordinal) == Ok(true);
-        let there = ContextGuard::of_device(self.driver, self.ordinal).ok()?;
-        let primary = Home::here(self.driver).ok()?;
+        let there = twice(|| ContextGuard::of_device(self.driver, self.ordinal)).ok()?;
+        let primary = twice(|| Home::here(self.driver)).ok()?;
         // A driver without numbers for contexts (before CUDA 12) may give the new one the handle of its own.
         let is_another = primary.id != self.home.id || !was_active;
         let is_reset = primary.context == self.home.context && is_another;

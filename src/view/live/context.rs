@@ -2,7 +2,7 @@
 
 use super::super::streams::{Kept, Placed, is_elsewhere};
 use super::super::{CaiView, detach, with_driver};
-use crate::driver::{Context, Defaults, DriverError, KeptPrimary, UNTOLD, driver, twice};
+use crate::driver::{Context, Defaults, DriverError, KeptPrimary, UNTOLD, driver};
 use crate::error::Error;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::protocol::stream::Stream;
@@ -18,7 +18,7 @@ pub(super) fn check_named(array: &CaiView, view: &CaiView, placed: Placed) -> Re
         let hint = "the view is ready on another thread's; pass a stream with a handle";
         return Err(refused(Rule::StreamThread).with_hint(hint).into());
     }
-    let here = array.placed(placed.stream).whose;
+    let here = array.placed(placed.stream)?.whose;
     let named = |view: &CaiView| (view.device(), view.descriptor().data());
     if here == placed.whose && named(array) == named(view) {
         return Ok(());
@@ -45,6 +45,7 @@ pub(super) fn is_of(view: &CaiView, named: Placed, context: Context) -> Result<b
 fn context_of(view: &CaiView, whose: Defaults) -> Result<Context, DriverError> {
     match whose {
         Defaults::Of(context) => Ok(context),
+        Defaults::Untold => Err(UNTOLD),
         _ => view.context_by(view.device()),
     }
 }
@@ -81,19 +82,6 @@ pub(super) fn check_current() -> Result<(), Error> {
         Some(_) => driver.current_device().map(drop),
         None => Ok::<_, DriverError>(()),
     })?)
-}
-
-/// Checks that there is no current context, of which a default stream that is placed in none would be: the driver has not told.
-///
-/// # Errors
-/// The driver's refusal; its absence is none, as nothing is pending on the streams of no driver.
-#[cold]
-pub(super) fn check_none() -> Result<(), DriverError> {
-    match with_driver(|driver| twice(|| driver.current_context())) {
-        Ok(Some(_)) => Err(UNTOLD),
-        Err(refused) if !refused.is_absent() => Err(refused),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses a constant for a default stream of a context that nothing is known to keep.
