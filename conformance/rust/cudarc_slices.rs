@@ -1,5 +1,6 @@
 //! cudarc's slices as views.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -13,8 +14,10 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaSlice, DriverError};
 use rstest::rstest;
 
+use crate::cudarc_edges::is_whole;
 use crate::cudarc_guard::{self, Stage};
-use crate::simulator::{machine, number, one_event};
+use crate::cudarc_uses::{MODES, begin};
+use crate::simulator::{eventually, machine, number, one_event};
 
 fn rule<T>(answer: Result<T, Error>) -> Rule {
     match answer.map(drop) {
@@ -184,6 +187,38 @@ fn a_slice_that_is_taken_back_is_written_after_its_readers(
         None => reads.clone_dtoh(&to).expect("on the CPU"),
     };
     assert_eq!(read, [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// The last end of a view leaves the capture whole that has read the slice by cudarc, and notes no error of it.
+#[rstest]
+fn a_lent_slice_that_a_capture_has_read(
+    #[values(0, 1, 2)] mode: usize,
+    #[values(false, true)] has_ended: bool,
+) {
+    let _machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let [own, reads] = [0; 2].map(|_| context.new_stream().expect("a stream"));
+    // Without a write, for which a capture would wait in vain.
+    // SAFETY: nothing looks at what is read there.
+    let slice: CudaSlice<f32> = unsafe { own.alloc(2) }.expect("memory");
+    // SAFETY: as above.
+    let mut to: CudaSlice<f32> = unsafe { own.alloc(2) }.expect("memory");
+    let slice = Arc::new(slice);
+    let part = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [2], [1]);
+    let mut view = Some(part.expect("a view"));
+    begin(&reads, MODES[mode]);
+    reads.memcpy_dtod(&*slice, &mut to).expect("a node");
+    if !has_ended {
+        drop(view.take());
+    }
+    assert!(is_whole(&reads));
+    drop(view);
+    assert_eq!(context.check_err(), Ok(()));
+    let held = Cell::new(Some(slice));
+    eventually("the slice is its holder's again", || {
+        let tried = Arc::try_unwrap(held.take().expect("held"));
+        tried.map_err(|slice| held.set(Some(slice))).is_ok()
+    });
 }
 
 #[test]

@@ -39,12 +39,13 @@ pub(super) trait Ends: Send + Sync + Sized + 'static {
     const IS_LENT: bool = false;
 
     /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, but returns no
-    /// refusal, and makes no further wait after one. If others hold it, too, their use comes after what that stream has.
+    /// refusal, and makes no further wait after one. If others hold it, too, their use comes after what that stream has: returns
+    /// false if it cannot be made to wait for theirs.
     ///
     /// # Errors
     /// cudarc's refusal, or an error that another thread has noted meanwhile.
-    fn settle(_shared: &mut Arc<Self>) -> Result<(), cudarc::driver::DriverError> {
-        Ok(())
+    fn settle(_shared: &mut Arc<Self>) -> Result<bool, cudarc::driver::DriverError> {
+        Ok(true)
     }
 }
 
@@ -61,20 +62,21 @@ impl<T: Element> Ends for CudaSlice<T> {
 
     const IS_LENT: bool = true;
 
-    fn settle(shared: &mut Arc<Self>) -> Result<(), cudarc::driver::DriverError> {
+    fn settle(shared: &mut Arc<Self>) -> Result<bool, cudarc::driver::DriverError> {
         let stream = Arc::clone(shared.stream());
-        match Arc::get_mut(shared) {
-            // No use follows, of which the end would tell.
-            Some(slice) => std::mem::forget(slice.device_ptr_mut(&stream)),
-            None => {
-                let (_, read) = shared.device_ptr(&stream);
-                // There is one event for reads: what it tells now is forgotten.
-                if let SyncOnDrop::Record(Some((before, _))) = &read {
-                    stream.wait(before)?;
-                }
+        let has_waited = match Arc::get_mut(shared) {
+            Some(slice) => {
+                // No use follows, of which the end would tell.
+                std::mem::forget(slice.device_ptr_mut(&stream));
+                true
             }
-        }
-        stream.context().check_err()
+            None => match shared.device_ptr(&stream).1 {
+                // There is one event for reads: what it tells now is forgotten. That of a capture which has ended is refused.
+                SyncOnDrop::Record(Some((read, _))) => stream.wait(read).is_ok(),
+                _ => true,
+            },
+        };
+        stream.context().check_err().map(|()| has_waited)
     }
 }
 
@@ -133,12 +135,13 @@ impl<T: Ends> Drop for InContext<T> {
                         // Others may read it on a stream of theirs at this moment, of which the event would tell no more.
                         break;
                     }
-                    if let Err(refused) = T::settle(&mut value) {
+                    let settled = T::settle(&mut value);
+                    if let Err(refused) = settled {
                         // Another call's, or this one's: cudarc's next call tells it.
                         context.record_err::<()>(Err(refused));
-                        if keep::wait_for_context(driver).is_err() {
-                            return std::mem::forget(value);
-                        }
+                    }
+                    if settled != Ok(true) && keep::wait_for_context(driver).is_err() {
+                        return std::mem::forget(value);
                     }
                     // A capture that uses the slice has its stream now.
                     if may_be_captured(driver, stream) {
