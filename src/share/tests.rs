@@ -132,10 +132,11 @@ fn the_current_context_is_named_if_it_is_kept(#[case] base: u64, #[case] is_kept
 }
 
 /// A call that waits for the device would hold up other threads of the process for as long as the event is not reached: for
-/// ever, if its process has died before. An event of which the driver tells nothing keeps nothing open.
+/// ever, if its process has died before. An event of which the driver tells nothing, asked twice, keeps nothing open.
 #[rstest]
 #[case(0x700d_0000, &[600, 600, 600], 4)]
-#[case(0x700e_0000, &[999], 1)]
+#[case(0x700e_0000, &[999, 999], 2)]
+#[case(0x7011_0000, &[999, 600], 3)]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn no_thread_waits_for_the_device_before_the_event_is_reached(
     #[case] base: u64,
