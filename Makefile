@@ -115,11 +115,11 @@ test-rust: $(VENV)/.requirements simulator
 	PATH="$(abspath $(BIN)):$$PATH" LD_LIBRARY_PATH="$$($(BIN)/tvm-ffi-config --libdir)" \
 	    cargo test --locked --manifest-path conformance/rust/tvm-ffi/Cargo.toml --target-dir $(TARGET)/tvm-ffi
 
-# Three processes for two cores, since the tests wait more than they work; each with a simulated driver of its own. A
+# Two processes for each core, since the tests wait more than they work; each with a simulated driver of its own. A
 # file's tests stay together. MARKED= is every test.
 MARKED ?= not long
 test-python: $(VENV)/.package $(VENV)/.examples simulator
-	$(call simulated,$(VENV)) -m pytest --numprocesses $$(($$(nproc) * 3 / 2)) --dist loadfile --durations 20 --durations-min 5 -m '$(MARKED)'
+	$(call simulated,$(VENV)) -m pytest --numprocesses $$(($$(nproc) * 2)) --dist loadfile --durations 20 --durations-min 5 -m '$(MARKED)'
 
 check: check-rust check-python feature-sets public-api deny minimal-versions msrv docs
 
