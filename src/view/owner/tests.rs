@@ -1,10 +1,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 
+use dlpark::ffi::DLManagedTensorVersioned;
 use rstest::rstest;
 
 use super::*;
-use crate::view::stats;
+use crate::protocol::descriptor::{Descriptor, RawTensor};
+use crate::protocol::device::Device;
+use crate::protocol::dtype::DType;
+use crate::protocol::stream::Stream;
+use crate::view::{CaiView, LiveStream, stats};
 
 /// Counts how often it is dropped, and looks at what it keeps alive as it goes.
 struct Counted(Arc<AtomicUsize>, Vec<u8>);
@@ -299,4 +304,71 @@ fn a_payload_is_given_up_unless_another_owner_shares_it(
     drop(other);
     assert_eq!(ends.load(SeqCst), ended);
     assert!(dropped(1));
+}
+
+/// A payload is found through the tensors of this library that its owner has come back in, of both layouts, and through no other's.
+#[rstest]
+#[case::of_no_tensor(&[])]
+#[case::of_one(&[false])]
+#[case::of_a_legacy_one(&[true])]
+#[case::of_several(&[false, true, true, false])]
+fn a_payload_is_found_in_tensors_of_this_library(
+    #[case] are_legacy: &[bool],
+    #[values(false, true)] is_shared: bool,
+) {
+    let (mut owner, drops) = counted();
+    let vtable = owner.raw.vtable;
+    let payload = owner.raw.payload;
+    let mut elements = [1.0_f32, 2.0];
+    let address = elements.as_mut_ptr().expose_provenance() as u64;
+    for is_legacy in are_legacy {
+        let raw = RawTensor::new(address, Device::HOST, DType::F32, &[2]);
+        let described = Descriptor::new(&raw).expect("a tensor");
+        // SAFETY: the elements outlive the view, and nothing is pending.
+        let view = unsafe { CaiView::new(described, Stream::None, owner) };
+        let back = match is_legacy {
+            true => {
+                let tensor = view.to_dlpack_legacy(LiveStream::NONE);
+                CaiView::from_dlpack(tensor.expect("a tensor"), LiveStream::NONE)
+            }
+            false => {
+                let tensor = view.to_dlpack(LiveStream::NONE);
+                CaiView::from_dlpack(tensor.expect("a tensor"), LiveStream::NONE)
+            }
+        };
+        owner = back.expect("a view").owner().share();
+    }
+    let shared = is_shared.then(|| owner.share());
+    assert_eq!(owner.payload_within(vtable), Some(payload));
+    assert_eq!(owner.payload_within(&PAIR), None);
+    drop(shared);
+    assert_eq!(drops.load(SeqCst), 0);
+    drop(owner);
+    assert_eq!(drops.load(SeqCst), 1);
+}
+
+unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
+    // SAFETY: the tensor of the test below is a box.
+    drop(unsafe { Box::from_raw(tensor) });
+}
+
+#[rstest]
+#[case::with_a_deleter(Some(delete as unsafe extern "C" fn(_)))]
+#[case::without(None)]
+fn nothing_is_looked_for_in_a_tensor_of_another_library(
+    #[case] deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+) {
+    // SAFETY: a C struct of integers and nullable pointers: all zeros are a value.
+    let mut tensor = Box::new(unsafe { std::mem::zeroed::<DLManagedTensorVersioned>() });
+    tensor.deleter = deleter;
+    let tensor = NonNull::from(Box::leak(tensor));
+    // SAFETY: initialised, leaked above, and its deleter may run anywhere.
+    let owner = Owner::from_raw(unsafe { RawOwner::managed(tensor) });
+    assert_eq!(owner.payload_within(&SHARED), None);
+    assert_eq!(owner.share().payload_within(&PAIR), None);
+    drop(owner);
+    if deleter.is_none() {
+        // SAFETY: without a deleter nobody has freed the box.
+        drop(unsafe { Box::from_raw(tensor.as_ptr()) });
+    }
 }
