@@ -221,6 +221,57 @@ fn a_lent_slice_that_a_capture_has_read(
     });
 }
 
+/// A view of a lent slice ends at once, whatever else runs in the context: that may wait for this thread.
+#[rstest]
+fn a_lent_slice_waits_for_no_other_work(
+    #[values("its stream", "another thread's", "a capture has read it")] of: &str,
+) {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let [new, other, reads] = [0; 3].map(|_| context.new_stream().expect("a stream"));
+    let own = match of {
+        "another thread's" => context.per_thread_stream(),
+        _ => new,
+    };
+    // SAFETY: nothing looks at what is read there.
+    let slice: CudaSlice<f32> = unsafe { own.alloc(2) }.expect("memory");
+    // SAFETY: as above.
+    let mut to: CudaSlice<f32> = unsafe { own.alloc(2) }.expect("memory");
+    let slice = Arc::new(slice);
+    let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [2], [1]).expect("a view");
+    if of == "a capture has read it" {
+        begin(&reads, MODES[2]);
+        reads.memcpy_dtod(&*slice, &mut to).expect("a node");
+        assert!(is_whole(&reads));
+    }
+    own.synchronize().expect("what was enqueued is done");
+    let held = machine.sim.gate(number(&other)).expect("a gate");
+    let ended = thread::spawn(|| drop(view));
+    eventually("the view ends", || ended.is_finished());
+    held.open();
+    let held = Cell::new(Some(slice));
+    eventually("the slice is its holder's again", || {
+        let tried = Arc::try_unwrap(held.take().expect("held"));
+        tried.map_err(|slice| held.set(Some(slice))).is_ok()
+    });
+}
+
+/// A view that is refused holds no share of what was to be lent.
+#[test]
+fn a_slice_that_is_not_lent_is_its_holders_at_once() {
+    let _machine = machine();
+    let mut slice = Arc::new(slice(&[1.0, 2.0]));
+    let stream = Arc::clone(slice.stream());
+    begin(&stream, MODES[2]);
+    let refused = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [2], [1]);
+    assert_eq!(rule(refused), Rule::CaptureConsumer);
+    assert!(Arc::get_mut(&mut slice).is_some());
+    assert!(is_whole(&stream));
+    let refused = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [3], [1]);
+    assert_eq!(rule(refused), Rule::OutOfBounds);
+    assert!(Arc::get_mut(&mut slice).is_some());
+}
+
 #[test]
 fn the_last_one_alone_may_be_written() {
     let _machine = machine();

@@ -26,6 +26,8 @@ pub(super) struct InContext<T: Ends> {
     /// The stream that it is freed on, or which it is.
     stream: Stream,
     thread: Option<ThreadId>,
+    /// Whether its stream may wait for readers of whom others that hold it know nothing.
+    has_readers: bool,
     /// Whether it could not be dropped before.
     is_again: bool,
 }
@@ -35,12 +37,9 @@ pub(super) trait Ends: Send + Sync + Sized + 'static {
     /// The context that it is of.
     fn context(&self) -> &Arc<CudaContext>;
 
-    /// Whether others may hold it again alone, and use it on any stream.
-    const IS_LENT: bool = false;
-
     /// Makes the stream that it is freed on wait for those who use it. Its drop does so too, but returns no
     /// refusal, and makes no further wait after one. If others hold it, too, their use comes after what that stream has: returns
-    /// false if it cannot be made to wait for theirs.
+    /// false, and changes nothing, if that cannot be made to wait for theirs.
     ///
     /// # Errors
     /// cudarc's refusal, or an error that another thread has noted meanwhile.
@@ -60,8 +59,6 @@ impl<T: Element> Ends for CudaSlice<T> {
         self.context()
     }
 
-    const IS_LENT: bool = true;
-
     fn settle(shared: &mut Arc<Self>) -> Result<bool, cudarc::driver::DriverError> {
         let stream = Arc::clone(shared.stream());
         let has_waited = match Arc::get_mut(shared) {
@@ -70,11 +67,18 @@ impl<T: Element> Ends for CudaSlice<T> {
                 std::mem::forget(slice.device_ptr_mut(&stream));
                 true
             }
-            None => match shared.device_ptr(&stream).1 {
-                // There is one event for reads: what it tells now is forgotten. That of a capture which has ended is refused.
-                SyncOnDrop::Record(Some((read, _))) => stream.wait(read).is_ok(),
-                _ => true,
-            },
+            None => {
+                let (_, read) = shared.device_ptr(&stream);
+                // There is one event for reads: what it tells now would be forgotten. That of a capture which has ended is refused.
+                let has_waited = match &read {
+                    SyncOnDrop::Record(Some((before, _))) => stream.wait(before).is_ok(),
+                    _ => true,
+                };
+                if !has_waited {
+                    std::mem::forget(read);
+                }
+                has_waited
+            }
         };
         stream.context().check_err().map(|()| has_waited)
     }
@@ -86,8 +90,15 @@ impl<T: Ends> InContext<T> {
             kept: Some(value),
             stream: Stream::None,
             thread: None,
+            has_readers: false,
             is_again: false,
         }
+    }
+
+    /// With readers, for whom its stream is made to wait.
+    pub(super) fn with_readers(mut self) -> Self {
+        self.has_readers = true;
+        self
     }
 
     /// With its work on `stream`, which may be the calling thread's own.
@@ -107,15 +118,16 @@ impl<T: Ends> Drop for InContext<T> {
         let (stream, thread, is_again) = (self.stream, self.thread, self.is_again);
         let last = |value| Arc::into_inner(value).map(Arc::new);
         let mut kept = self.kept.take();
-        if !T::IS_LENT || is_again {
+        if !self.has_readers {
             // One that others hold ends nothing here, neither the context. Nor is an error taken that cudarc has noted there,
             // which a caller on another thread may ask for at this moment.
             kept = kept.and_then(last);
         }
         let Some(mut value) = kept else { return };
         let (is_elsewhere, context) = (is_elsewhere(thread), Arc::clone(value.context()));
+        let is_lent = Arc::get_mut(&mut value).is_none();
         detach(|| {
-            if is_elsewhere && wait_for_context(&context, None).is_err() {
+            if is_elsewhere && !is_lent && wait_for_context(&context, None).is_err() {
                 // Its work may be pending, and what is enqueued here would not come after that.
                 return std::mem::forget(value);
             }
@@ -125,6 +137,20 @@ impl<T: Ends> Drop for InContext<T> {
                 let Ok(driver) = driver else {
                     return std::mem::forget(value);
                 };
+                let device = Device::cuda(context.ordinal() as i32);
+                let again = |value| {
+                    Owner::new(Self {
+                        kept: Some(value),
+                        stream,
+                        thread,
+                        has_readers: false,
+                        is_again: true,
+                    })
+                };
+                if is_elsewhere && is_lent {
+                    // Other work of the context may wait for this thread, which ends nothing.
+                    return keep::after_context(driver, device.id, again(value));
+                }
                 // One that is destroyed in the midst of a capture breaks that.
                 while !may_be_captured(driver, stream)
                     // cudarc frees beside captures of others, too.
@@ -140,7 +166,10 @@ impl<T: Ends> Drop for InContext<T> {
                         // Another call's, or this one's: cudarc's next call tells it.
                         context.record_err::<()>(Err(refused));
                     }
-                    if settled != Ok(true) && keep::wait_for_context(driver).is_err() {
+                    if settled != Ok(true) && !is_sole {
+                        break;
+                    }
+                    if settled.is_err() && keep::wait_for_context(driver).is_err() {
                         return std::mem::forget(value);
                     }
                     // A capture that uses the slice has its stream now.
@@ -156,14 +185,7 @@ impl<T: Ends> Drop for InContext<T> {
                         None => return,
                     }
                 }
-                let device = Device::cuda(context.ordinal() as i32);
-                let again = Owner::new(Self {
-                    kept: Some(value),
-                    stream,
-                    thread,
-                    is_again: true,
-                });
-                let begun = keep::Begun::OnStream;
+                let (again, begun) = (again(value), keep::Begun::OnStream);
                 let is_over =
                     keep::by_stream_of(driver, None, (stream, None), &again, device, begun);
                 // Dropped here it is tried again at once; a driver that refuses for ever would be asked for ever.
@@ -225,10 +247,11 @@ pub(super) fn within<R>(
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
         drop(last);
-        match before {
-            // A context that was the caller's and has just ended is named no more.
-            Ok(before) if before.original() == own => std::mem::forget(before),
-            _ => {}
+        if let Ok(mut before) = before
+            // A context that was the caller's and has just ended is named no more; nor is popped what its end may have popped.
+            && (before.original() == own || twice(|| before.restore()).is_err())
+        {
+            std::mem::forget(before);
         }
     }
     result

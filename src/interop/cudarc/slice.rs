@@ -393,7 +393,7 @@ fn part<T: Element>(
     let descriptor =
         describe::<T>(data, offset, shape, strides, slice)?.with_access(Access::of_flag(is_shared));
     check_part(&descriptor, data, slice)?;
-    let owner = Owner::new(owned);
+    let owner = Owner::new(owned.with_readers());
     // SAFETY: every element lies in the slice (`check_part`), which the owner keeps, and with it its
     // stream; device memory of the slice's device, of which nobody else has a `&mut`.
     let view = unsafe { CaiView::new(descriptor, ready, owner) };

@@ -84,15 +84,17 @@ pub(crate) use room::ending;
 #[cfg(feature = "cudarc")]
 pub(crate) use room::is_ours;
 
-#[cfg(feature = "ipc")]
+#[cfg(any(feature = "cudarc", feature = "ipc"))]
 use crate::driver::Event;
+#[cfg(feature = "cudarc")]
+use crate::driver::twice;
 use crate::driver::{ContextGuard, Driver, DriverError, Place};
 use crate::protocol::stream::Stream;
 use crate::view::{Owner, end_own};
 
 /// Ends an owner whose memory is used by streams that nobody has named, of any device: once an event has been reached, and
 /// the devices in use have done the work that they have by then.
-#[cfg(feature = "ipc")]
+#[cfg(any(feature = "cudarc", feature = "ipc"))]
 pub(crate) struct AfterDevices {
     driver: &'static dyn Driver,
     ordinal: i32,
@@ -100,7 +102,7 @@ pub(crate) struct AfterDevices {
     after: Option<Event>,
 }
 
-#[cfg(feature = "ipc")]
+#[cfg(any(feature = "cudarc", feature = "ipc"))]
 impl AfterDevices {
     /// Starts the thread of the memory's device, so that a deleter finds it. `used` is of a context there, on no stream, and
     /// `after` an event of that context, which the owner keeps and the first use waits for.
@@ -133,6 +135,17 @@ impl AfterDevices {
             reader: std::sync::Arc::default(),
         };
         free::later(held::Held::owner(owned), true);
+    }
+}
+
+/// Ends `owner`, which uses memory of a device on streams that no thread of ours can name, once the devices in use have done the
+/// work that they have, in the current context among others. The host does not wait.
+#[cfg(feature = "cudarc")]
+pub(crate) fn after_context(driver: &'static dyn Driver, ordinal: i32, owner: Owner) {
+    match twice(|| Use::anywhere(driver, None)) {
+        Ok(used) => AfterDevices::new(driver, ordinal, used, None).drop_later(owner),
+        // It is not known where the work is.
+        Err(_) => std::mem::forget(owner),
     }
 }
 
