@@ -90,7 +90,7 @@ demo: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.packag
 	$(KIT) $(if $(ALL),$(MATRIX),$(VENV))/bin/python -m cai_dlpack demo
 	$(if $(ALL),$(KIT) $(TORCH)/bin/python -m cai_dlpack demo)
 
-# A wheel is linked by one core, and the Rust tests wait for much of their time: together they take half as long.
+# A wheel is linked by one core, and the Rust tests wait for much of their time: so they share the cores.
 test:
 	$(MAKE) --jobs 2 test-rust built
 	$(MAKE) test-python

@@ -1,4 +1,4 @@
-//! The payloads of Rust: a boxed value, and a managed tensor of another library.
+//! The payloads of Rust: a boxed value, and a managed tensor that was taken over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use super::payload::{EndsOn, Kind, RawOwner, Vtable};
 use super::stats;
 
 impl RawOwner {
-    /// Takes charge of a managed tensor that another library produced.
+    /// Takes charge of a managed tensor, another library's or one of this library's that came back.
     ///
     /// # Safety
     /// - `tensor` is initialised, owned by the caller, and not used by the caller afterwards.
@@ -48,7 +48,8 @@ fn contain(run: impl FnOnce()) {
     std::mem::forget(thrown);
 }
 
-/// Another library's managed tensor, whose deleter may be called on any thread (DLPack's rule).
+/// A managed tensor, another library's or one of this library's that came back, whose deleter may be called on any thread
+/// (DLPack's rule).
 pub(crate) struct Foreign<M>(std::marker::PhantomData<M>);
 
 impl<M: Abi> Kind for Foreign<M> {

@@ -240,6 +240,7 @@ pub(super) fn within<R>(
     let entered = match (&mut before, own) {
         (Ok(before), Some(own)) => twice(|| before.switch(own)),
         (Err(refused), _) => Err(*refused),
+        // No context of cudarc's is without a handle.
         (_, None) => Err(UNTOLD),
     };
     let result = body(entered.map(|()| driver));
