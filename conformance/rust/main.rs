@@ -28,6 +28,8 @@ mod cudarc_processes;
 #[cfg(feature = "cudarc")]
 mod cudarc_random_captures;
 #[cfg(feature = "cudarc")]
+mod cudarc_random_slices;
+#[cfg(feature = "cudarc")]
 mod cudarc_random_uses;
 #[cfg(feature = "cudarc")]
 mod cudarc_readers;

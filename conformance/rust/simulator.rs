@@ -219,7 +219,7 @@ pub(crate) fn number(stream: &CudaStream) -> u64 {
 }
 
 /// Waits until something is so that a thread of the library's brings about.
-pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let late = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < late, "{what}");

@@ -1,0 +1,422 @@
+//! Random programs of slices that an `Arc` lends: each reader finds what the holder wrote before it, by whichever view, copy or
+//! tensor and on whichever stream, and the holder, who takes the slice back, writes after all of them. Beside other contexts,
+//! ended on other threads, and with calls that the driver refuses.
+//!
+//! A program holds streams back at random, so that a write that waits for too little comes too early. It makes no captures
+//! (`cudarc_slices.rs`).
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use cai_dlpack::{CaiView, Error};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, result};
+
+use crate::cudarc_live::Dice;
+use crate::cudarc_orders::{Memory, another_context};
+use crate::simulator::{Machine, eventually, machine, number};
+
+const LENGTH: usize = 4;
+const BYTES: usize = LENGTH * size_of::<f32>();
+const ROUNDS: usize = 3;
+/// Between a loan and the end of it.
+const STEPS: usize = 8;
+const SEEDS: std::ops::Range<u64> = 0..150;
+/// What orders, copies and ends of views call, one of which the driver refuses now and then.
+const CALLS: [&str; 13] = [
+    "cuCtxGetCurrent",
+    "cuCtxGetId",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuEventCreate",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuMemAllocAsync",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
+];
+/// `CUDA_ERROR_UNKNOWN`.
+const REFUSED: u32 = 999;
+/// Of a handle or an address that is gone, and of a context that was destroyed.
+const GONE: [u32; 3] = [400, 700, 709];
+
+/// How often what the programs are about came up.
+#[derive(Debug, Default)]
+struct Told {
+    reads: usize,
+    /// Of the holder's, by cudarc alone, while the slice is lent.
+    by_holder: usize,
+    copies: usize,
+    tensors: usize,
+    ended_elsewhere: usize,
+    refused: usize,
+    taken_back: usize,
+    freed_by_a_view: usize,
+}
+
+struct Program<'a> {
+    machine: &'a Machine,
+    dice: Dice,
+    home: Arc<CudaContext>,
+    /// The contexts that may be current; the first is the slice's.
+    contexts: &'a [Arc<CudaContext>],
+    /// Index of the one that is.
+    current: usize,
+    /// Of the slice's context, and after these of the others.
+    streams: &'a [Arc<CudaStream>],
+    /// How many of them are of the slice's context.
+    own: usize,
+    slice: Option<Arc<CudaSlice<f32>>>,
+    views: Vec<CaiView>,
+    /// Index of the stream that the holder reads on in this round, as cudarc remembers one read alone: the slice's own, or
+    /// another up to the first end of a view.
+    reads_on: usize,
+    has_ended: bool,
+    /// The value of each byte.
+    value: u8,
+    /// Where the readers copy to.
+    targets: &'a [Memory],
+    /// What the targets must have, in turn: as many bytes of a value.
+    found: Vec<(u8, usize)>,
+    copies: Vec<(CaiView, u8)>,
+    openers: Vec<thread::JoinHandle<()>>,
+    told: Told,
+}
+
+/// Makes a context current, whatever cudarc has noted.
+fn bind(context: &CudaContext) {
+    // SAFETY: a living context.
+    unsafe { result::ctx::set_current(context.cu_ctx()) }.expect("current");
+}
+
+fn bytes_of(view: &CaiView) -> usize {
+    view.descriptor().len() as usize * size_of::<f32>()
+}
+
+fn current() -> Option<usize> {
+    let context = result::ctx::get_current().expect("told");
+    context.map(|context| context.addr())
+}
+
+impl Program<'_> {
+    fn some_stream(&mut self) -> Arc<CudaStream> {
+        Arc::clone(&self.streams[self.dice.below(self.streams.len())])
+    }
+
+    /// One of the slice's context, on which cudarc keeps its order.
+    fn own_stream(&mut self) -> Arc<CudaStream> {
+        Arc::clone(&self.streams[self.dice.below(self.own)])
+    }
+
+    /// Holds a stream back for a moment.
+    fn hold_back(&mut self, stream: &CudaStream) {
+        bind(stream.context());
+        let gate = self.machine.sim.gate(number(stream)).expect("a gate");
+        let moment = Duration::from_millis(1 + self.dice.below(6) as u64);
+        self.openers.push(thread::spawn(move || {
+            thread::sleep(moment);
+            gate.open();
+        }));
+        bind(&self.contexts[self.current]);
+    }
+
+    /// Works on a stream as a program does that has made its context current; what is current stays.
+    fn on(&self, stream: &CudaStream, work: impl FnOnce()) {
+        bind(stream.context());
+        work();
+        bind(&self.contexts[self.current]);
+    }
+
+    /// Copies bytes of the slice to the next target.
+    fn copy(&mut self, from: u64, bytes: usize, stream: &CudaStream) {
+        let to = self.targets[self.found.len()].address;
+        self.on(stream, || {
+            // SAFETY: memory of this size at either end, which stays until the streams are done; a living stream.
+            unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }
+                .expect("a copy");
+        });
+        self.found.push((self.value, bytes));
+    }
+
+    fn step(&mut self) {
+        self.current = self.dice.below(self.contexts.len());
+        bind(&self.contexts[self.current]);
+        let (stream, what) = (self.some_stream(), self.dice.below(8));
+        if self.dice.below(2) == 0 {
+            self.hold_back(&stream);
+        }
+        // cudarc's own uses are its own.
+        let is_refused = what != 2 && self.refuse_one();
+        let has_views = !self.views.is_empty();
+        let done = match what {
+            0 | 1 if has_views => self.read(&stream),
+            2 if self.reads_on == 0 || !self.has_ended => {
+                self.read_as_holder();
+                Ok(())
+            }
+            3 if has_views => self.copy_on(&stream),
+            4 if has_views => self.pass_on(&stream),
+            5 | 6 if has_views => {
+                self.end_one();
+                Ok(())
+            }
+            _ => self.lend(),
+        };
+        let is_met = self.has_met(is_refused);
+        assert!(done.is_ok() || is_met, "{done:?}");
+        let expected = self.contexts[self.current].cu_ctx().addr();
+        assert_eq!(current(), Some(expected), "what is current after {what}");
+        self.forget_noted();
+    }
+
+    /// Has the driver refuse a call now and then.
+    fn refuse_one(&mut self) -> bool {
+        let is_refused = self.dice.below(2) == 0;
+        if is_refused {
+            let call = CALLS[self.dice.below(CALLS.len())];
+            let nth = 1 + self.dice.below(4) as u64;
+            self.machine.sim.fault(call, nth, REFUSED);
+        }
+        is_refused
+    }
+
+    /// Whether that call has been made. The driver refuses it no more.
+    fn has_met(&mut self, is_refused: bool) -> bool {
+        let is_met = is_refused && self.machine.sim.pending_faults() == 0;
+        self.machine.sim.clear_faults();
+        self.told.refused += usize::from(is_met);
+        is_met
+    }
+
+    /// cudarc would tell a refused call to its next one.
+    fn forget_noted(&self) {
+        for context in self.contexts.iter().chain([&self.home]) {
+            let _ = context.check_err();
+        }
+    }
+
+    /// Lends the slice, or a part.
+    fn lend(&mut self) -> Result<(), Error> {
+        let shared = Arc::clone(self.slice.as_ref().expect("the holder's"));
+        let offset = self.dice.below(LENGTH);
+        let length = 1 + self.dice.below(LENGTH - offset);
+        let view = CaiView::from_cudarc_part(shared, offset, [length], [1])?;
+        self.views.push(view);
+        Ok(())
+    }
+
+    fn some_view(&mut self) -> CaiView {
+        self.views[self.dice.below(self.views.len())].clone()
+    }
+
+    fn read(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let view = self.some_view();
+        let bytes = bytes_of(&view);
+        let guard = view.typed::<f32>()?.on(stream)?;
+        self.copy(*guard.device_ptr(), bytes, stream);
+        self.told.reads += 1;
+        guard.finish().map(drop)
+    }
+
+    fn read_as_holder(&mut self) {
+        let stream = Arc::clone(&self.streams[self.reads_on]);
+        let slice = Arc::clone(self.slice.as_ref().expect("the holder's"));
+        let (from, done) = slice.device_ptr(&stream);
+        self.copy(from, BYTES, &stream);
+        drop(done);
+        bind(&self.contexts[self.current]);
+        self.told.by_holder += 1;
+    }
+
+    fn copy_on(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let copy = self.some_view().copy_on(stream)?;
+        self.copies.push((copy, self.value));
+        self.told.copies += 1;
+        Ok(())
+    }
+
+    /// Takes a view of the slice from a tensor.
+    fn pass_on(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let tensor = self.some_view().to_dlpack(stream)?;
+        self.views.push(CaiView::from_dlpack(tensor, stream)?);
+        self.told.tensors += 1;
+        Ok(())
+    }
+
+    fn end_one(&mut self) {
+        let view = self.views.swap_remove(self.dice.below(self.views.len()));
+        self.end(view);
+    }
+
+    fn end(&mut self, ended: impl Send) {
+        self.has_ended = true;
+        match self.dice.below(2) {
+            0 => drop(ended),
+            _ => {
+                self.told.ended_elsewhere += 1;
+                thread::scope(|scope| scope.spawn(|| drop(ended)).join()).expect("no panic");
+            }
+        }
+    }
+
+    /// Ends the views, takes the slice back, and writes it on another stream.
+    fn take_back(&mut self) {
+        let (views, is_refused) = (std::mem::take(&mut self.views), self.refuse_one());
+        self.end(views);
+        self.has_met(is_refused);
+        let mut held = self.slice.take();
+        eventually("the slice is its holder's again", || {
+            held.as_mut()
+                .is_some_and(|slice| Arc::get_mut(slice).is_some())
+        });
+        let mut slice = held.and_then(Arc::into_inner).expect("taken back");
+        self.forget_noted();
+        let stream = self.own_stream();
+        self.value = self.dice.below(256) as u8;
+        let (to, done) = slice.device_ptr_mut(&stream);
+        self.on(&stream, || {
+            // SAFETY: memory of this size, which stays until the streams are done; a living stream.
+            unsafe { result::memset_d8_async(to, self.value, BYTES, stream.cu_stream()) }
+                .expect("a fill");
+        });
+        drop(done);
+        self.slice = Some(Arc::new(slice));
+        (self.reads_on, self.has_ended) = (self.dice.below(self.own), false);
+        self.told.taken_back += 1;
+    }
+
+    fn run(mut self) -> Told {
+        for _ in 0..ROUNDS {
+            self.take_back();
+            for _ in 0..STEPS {
+                self.step();
+            }
+        }
+        if self.dice.below(2) == 0 {
+            self.take_back();
+        } else {
+            self.told.freed_by_a_view += usize::from(!self.views.is_empty());
+        }
+        drop(self.slice.take());
+        let views = std::mem::take(&mut self.views);
+        self.end(views);
+        for opener in std::mem::take(&mut self.openers) {
+            opener.join().expect("opened");
+        }
+        self.forget_noted();
+        for stream in self.streams {
+            bind(stream.context());
+            // SAFETY: a living stream.
+            unsafe { result::stream::synchronize(stream.cu_stream()) }.expect("all is done");
+        }
+        let bytes = |address, count| self.machine.sim.peek(address, count).expect("bytes");
+        for (nth, (target, (value, count))) in self.targets.iter().zip(&self.found).enumerate() {
+            assert_eq!(
+                bytes(target.address, *count),
+                vec![*value; *count],
+                "read {nth}"
+            );
+        }
+        for (copy, value) in &self.copies {
+            copy.synchronize().expect("the copy");
+            let count = bytes_of(copy);
+            let found = bytes(copy.descriptor().data(), count);
+            assert_eq!(found, vec![*value; count], "a copy");
+        }
+        self.told
+    }
+}
+
+#[test]
+fn a_slice_is_written_after_those_to_whom_it_was_lent() {
+    let machine = machine();
+    machine.log_every_thread();
+    let primary = CudaContext::new(0).expect("device 0");
+    let targets: Vec<_> = (0..ROUNDS * STEPS)
+        .map(|_| Memory::new(&primary, BYTES))
+        .collect();
+    let mut told = Told::default();
+    for seed in SEEDS {
+        println!("seed {seed}"); // of the one that fails
+        let mut dice = Dice(seed);
+        let is_primary = dice.below(2) == 0;
+        let home = match is_primary {
+            true => CudaContext::new(0),
+            false => CudaContext::new_non_primary(0, 0),
+        };
+        let home = home.expect("a context");
+        // One that was made keeps cudarc's events in slices.
+        let made = home.new_stream().expect("a stream");
+        let first = match dice.below(3) {
+            0 if is_primary => home.default_stream(),
+            1 if is_primary => home.per_thread_stream(),
+            _ => home.new_stream().expect("a stream"),
+        };
+        let mut streams = vec![first, made, home.new_stream().expect("a stream")];
+        let own = streams.len();
+        for other in [&primary, &another_context()] {
+            streams.push(other.new_stream().expect("a stream"));
+        }
+        let contexts = [Arc::clone(&home), Arc::clone(&primary), another_context()];
+        let slice = streams[0].clone_htod(&[0.0_f32; LENGTH]).expect("memory");
+        home.synchronize().expect("the copy is done");
+        let program = Program {
+            machine: &machine,
+            dice,
+            home: Arc::clone(&home),
+            contexts: &contexts,
+            current: 0,
+            streams: &streams,
+            own,
+            slice: Some(Arc::new(slice)),
+            views: Vec::new(),
+            reads_on: 0,
+            has_ended: false,
+            value: 0,
+            targets: &targets,
+            found: Vec::new(),
+            copies: Vec::new(),
+            openers: Vec::new(),
+            told,
+        };
+        told = program.run();
+        let left = Arc::downgrade(&home);
+        bind(&primary);
+        drop((home, contexts, streams));
+        eventually("the context goes", || left.strong_count() == 0);
+    }
+    let calls = machine.sim.calls();
+    let gone: Vec<_> = calls
+        .iter()
+        .filter(|call| call.result.is_some_and(|code| GONE.contains(&code)))
+        .take(3)
+        .collect();
+    assert!(gone.is_empty(), "{gone:?}");
+    println!("{told:?}");
+    let Told {
+        reads,
+        by_holder,
+        copies,
+        tensors,
+        ended_elsewhere,
+        refused,
+        taken_back,
+        freed_by_a_view,
+    } = told;
+    let least = [
+        reads,
+        by_holder,
+        copies,
+        tensors,
+        ended_elsewhere,
+        refused,
+        taken_back,
+        freed_by_a_view,
+    ]
+    .into_iter()
+    .min();
+    assert!(least > Some(40), "too few of one kind");
+}
