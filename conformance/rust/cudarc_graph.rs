@@ -1,5 +1,6 @@
 //! Graphs: memory that a capture has recorded stays as long as anything that was made of the graph.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +9,9 @@ use cai_dlpack::CaiView;
 use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ViewMut};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, PushKernelArg};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, CudaViewMut, PushKernelArg,
+};
 use rstest::rstest;
 
 use crate::simulator::{Machine, machine};
@@ -35,9 +38,12 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::on(|context| context.new_stream().expect("a stream"))
+    }
+
+    fn on(stream: impl FnOnce(&Arc<CudaContext>) -> Arc<CudaStream>) -> Self {
         let machine = machine();
-        let context = CudaContext::new(0).expect("device 0");
-        let stream = context.new_stream().expect("a stream");
+        let stream = stream(&CudaContext::new(0).expect("device 0"));
         let memory: CudaSlice<f32> = stream.clone_htod(&[1.0_f32; 4]).expect("memory");
         let whole = CaiView::from_cudarc(memory, [4]).expect("a view");
         stream.synchronize().expect("the copy is done");
@@ -54,8 +60,7 @@ impl Stage {
     }
 
     fn begin(&self) {
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-        self.stream.begin_capture(mode).expect("a capture");
+        begin(&self.stream);
     }
 
     fn end(&self) -> CudaGraph {
@@ -85,6 +90,11 @@ impl Stage {
         }
         drop((stream, machine));
     }
+}
+
+fn begin(stream: &CudaStream) {
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    stream.begin_capture(mode).expect("a capture");
 }
 
 fn fill(typed: ViewMut<'_, f32>, stream: &Arc<CudaStream>) {
@@ -123,6 +133,29 @@ fn a_capture_within_a_guard_keeps_the_memory() {
     fill(stage.view.typed_mut().expect("floats"), &stage.stream);
     let second = stage.end();
     drop(second);
+    stage.launch_without_the_view(graph);
+}
+
+/// Of a context without streams of its own, as a capture would refuse cudarc's waits.
+#[rstest]
+fn a_capture_that_begins_beside_cudarcs_slice_keeps_the_memory(
+    #[values(false, true)] panics: bool,
+) {
+    let mut stage = Stage::on(CudaContext::per_thread_stream);
+    let stream = Arc::clone(&stage.stream);
+    let filled = catch_unwind(AssertUnwindSafe(|| {
+        let typed = stage.view.typed_mut::<f32>().expect("floats");
+        let mut guard = typed.on(&stream).expect("a guard");
+        let body = |mut elements: CudaViewMut<'_, f32>| {
+            begin(&stream);
+            stream.memset_zeros(&mut elements).expect("a fill");
+            assert!(!panics, "on purpose");
+        };
+        // SAFETY: works on the guard's stream alone; the capture goes on.
+        unsafe { guard.with_untracked_view_mut(body) }.expect("contiguous");
+    }));
+    assert_eq!(filled.is_err(), panics);
+    let graph = stage.end();
     stage.launch_without_the_view(graph);
 }
 

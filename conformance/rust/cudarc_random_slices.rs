@@ -1,11 +1,13 @@
 //! Random programs of slices that an `Arc` lends: each reader finds what the holder wrote before it, by whichever view, copy or
 //! tensor and on whichever stream, and the holder, who takes the slice back, writes after all of them. Beside other contexts,
-//! ended on other threads, and with calls that the driver refuses.
+//! ended on other threads, and with calls that the driver refuses, which another thread is told.
 //!
 //! A program holds streams back at random, so that a write that waits for too little comes too early. It makes no captures
 //! (`cudarc_slices.rs`).
 
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -43,6 +45,13 @@ const REFUSED: u32 = 999;
 /// Of a handle or an address that is gone, and of a context that was destroyed.
 const GONE: [u32; 3] = [400, 700, 709];
 
+#[derive(Clone, Copy, PartialEq)]
+enum Reads {
+    OnItsOwn,
+    OnceElsewhere,
+    NoMore,
+}
+
 /// How often what the programs are about came up.
 #[derive(Debug, Default)]
 struct Told {
@@ -54,6 +63,8 @@ struct Told {
     ended_elsewhere: usize,
     refused: usize,
     taken_back: usize,
+    /// The last one goes.
+    without_streams: usize,
     freed_by_a_view: usize,
 }
 
@@ -65,16 +76,17 @@ struct Program<'a> {
     contexts: &'a [Arc<CudaContext>],
     /// Index of the one that is.
     current: usize,
-    /// Of the slice's context, and after these of the others.
-    streams: &'a [Arc<CudaStream>],
-    /// How many of them are of the slice's context.
-    own: usize,
+    /// The slice's own.
+    own: Arc<CudaStream>,
+    /// Of the slice's context, too, which come and go: without one cudarc waits for nothing.
+    made: Vec<Arc<CudaStream>>,
+    /// Of the other contexts.
+    others: &'a [Arc<CudaStream>],
     slice: Option<Arc<CudaSlice<f32>>>,
     views: Vec<CaiView>,
-    /// Index of the stream that the holder reads on in this round, as cudarc remembers one read alone: the slice's own, or
-    /// another up to the first end of a view.
-    reads_on: usize,
-    has_ended: bool,
+    /// Whether the holder reads in this round, and where. cudarc remembers one read alone: on another stream it may be the only one,
+    /// before the end of a view.
+    reads: Reads,
     /// The value of each byte.
     value: u8,
     /// Where the readers copy to.
@@ -103,12 +115,22 @@ fn current() -> Option<usize> {
 
 impl Program<'_> {
     fn some_stream(&mut self) -> Arc<CudaStream> {
-        Arc::clone(&self.streams[self.dice.below(self.streams.len())])
+        let all = [slice::from_ref(&self.own), &self.made, self.others].concat();
+        Arc::clone(&all[self.dice.below(all.len())])
     }
 
-    /// One of the slice's context, on which cudarc keeps its order.
-    fn own_stream(&mut self) -> Arc<CudaStream> {
-        Arc::clone(&self.streams[self.dice.below(self.own)])
+    /// One of the slice's context, beside which cudarc waits.
+    fn some_made(&mut self) -> Arc<CudaStream> {
+        if self.made.is_empty() || self.dice.below(4) == 0 {
+            // One that is not forked waits for the whole context.
+            let made = match self.dice.below(4) {
+                0 => self.home.new_stream(),
+                _ => self.own.fork(),
+            };
+            bind(&self.contexts[self.current]);
+            self.made.push(made.expect("a stream"));
+        }
+        Arc::clone(&self.made[self.dice.below(self.made.len())])
     }
 
     /// Holds a stream back for a moment.
@@ -144,7 +166,7 @@ impl Program<'_> {
     fn step(&mut self) {
         self.current = self.dice.below(self.contexts.len());
         bind(&self.contexts[self.current]);
-        let (stream, what) = (self.some_stream(), self.dice.below(8));
+        let (stream, what) = (self.some_stream(), self.dice.below(9));
         if self.dice.below(2) == 0 {
             self.hold_back(&stream);
         }
@@ -153,7 +175,7 @@ impl Program<'_> {
         let has_views = !self.views.is_empty();
         let done = match what {
             0 | 1 if has_views => self.read(&stream),
-            2 if self.reads_on == 0 || !self.has_ended => {
+            2 => {
                 self.read_as_holder();
                 Ok(())
             }
@@ -161,6 +183,12 @@ impl Program<'_> {
             4 if has_views => self.pass_on(&stream),
             5 | 6 if has_views => {
                 self.end_one();
+                Ok(())
+            }
+            7 => {
+                self.told.without_streams += usize::from(!self.made.is_empty());
+                self.made.clear();
+                bind(&self.contexts[self.current]);
                 Ok(())
             }
             _ => self.lend(),
@@ -222,7 +250,15 @@ impl Program<'_> {
     }
 
     fn read_as_holder(&mut self) {
-        let stream = Arc::clone(&self.streams[self.reads_on]);
+        let made = self.some_made();
+        let stream = match self.reads {
+            Reads::OnItsOwn => Arc::clone(&self.own),
+            Reads::OnceElsewhere => made,
+            Reads::NoMore => return,
+        };
+        if self.reads == Reads::OnceElsewhere {
+            self.reads = Reads::NoMore;
+        }
         let slice = Arc::clone(self.slice.as_ref().expect("the holder's"));
         let (from, done) = slice.device_ptr(&stream);
         self.copy(from, BYTES, &stream);
@@ -252,7 +288,9 @@ impl Program<'_> {
     }
 
     fn end(&mut self, ended: impl Send) {
-        self.has_ended = true;
+        if self.reads == Reads::OnceElsewhere {
+            self.reads = Reads::NoMore;
+        }
         match self.dice.below(2) {
             0 => drop(ended),
             _ => {
@@ -274,7 +312,7 @@ impl Program<'_> {
         });
         let mut slice = held.and_then(Arc::into_inner).expect("taken back");
         self.forget_noted();
-        let stream = self.own_stream();
+        let stream = self.some_made();
         self.value = self.dice.below(256) as u8;
         let (to, done) = slice.device_ptr_mut(&stream);
         self.on(&stream, || {
@@ -284,7 +322,7 @@ impl Program<'_> {
         });
         drop(done);
         self.slice = Some(Arc::new(slice));
-        (self.reads_on, self.has_ended) = (self.dice.below(self.own), false);
+        self.reads = [Reads::OnItsOwn, Reads::OnceElsewhere][self.dice.below(2)];
         self.told.taken_back += 1;
     }
 
@@ -300,17 +338,18 @@ impl Program<'_> {
         } else {
             self.told.freed_by_a_view += usize::from(!self.views.is_empty());
         }
+        // As cudarc frees it, too.
+        self.some_made();
         drop(self.slice.take());
+        self.made.clear();
         let views = std::mem::take(&mut self.views);
         self.end(views);
         for opener in std::mem::take(&mut self.openers) {
             opener.join().expect("opened");
         }
         self.forget_noted();
-        for stream in self.streams {
-            bind(stream.context());
-            // SAFETY: a living stream.
-            unsafe { result::stream::synchronize(stream.cu_stream()) }.expect("all is done");
+        for context in self.contexts {
+            context.synchronize().expect("all is done");
         }
         let bytes = |address, count| self.machine.sim.peek(address, count).expect("bytes");
         for (nth, (target, (value, count))) in self.targets.iter().zip(&self.found).enumerate() {
@@ -327,6 +366,23 @@ impl Program<'_> {
             assert_eq!(found, vec![*value; count], "a copy");
         }
         self.told
+    }
+}
+
+/// Takes what cudarc notes in a context, as any call of another thread does.
+fn take_errors(context: &CudaContext, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        let _ = context.check_err();
+        thread::yield_now();
+    }
+}
+
+/// At its end, after a panic, too.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -348,20 +404,14 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
             false => CudaContext::new_non_primary(0, 0),
         };
         let home = home.expect("a context");
-        // One that was made keeps cudarc's events in slices.
-        let made = home.new_stream().expect("a stream");
-        let first = match dice.below(3) {
+        let own = match dice.below(3) {
             0 if is_primary => home.default_stream(),
             1 if is_primary => home.per_thread_stream(),
             _ => home.new_stream().expect("a stream"),
         };
-        let mut streams = vec![first, made, home.new_stream().expect("a stream")];
-        let own = streams.len();
-        for other in [&primary, &another_context()] {
-            streams.push(other.new_stream().expect("a stream"));
-        }
         let contexts = [Arc::clone(&home), Arc::clone(&primary), another_context()];
-        let slice = streams[0].clone_htod(&[0.0_f32; LENGTH]).expect("memory");
+        let others = [&primary, &contexts[2]].map(|other| other.new_stream().expect("a stream"));
+        let slice = own.clone_htod(&[0.0_f32; LENGTH]).expect("memory");
         home.synchronize().expect("the copy is done");
         let program = Program {
             machine: &machine,
@@ -369,12 +419,12 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
             home: Arc::clone(&home),
             contexts: &contexts,
             current: 0,
-            streams: &streams,
             own,
+            made: Vec::new(),
+            others: &others,
             slice: Some(Arc::new(slice)),
             views: Vec::new(),
-            reads_on: 0,
-            has_ended: false,
+            reads: Reads::NoMore,
             value: 0,
             targets: &targets,
             found: Vec::new(),
@@ -382,10 +432,17 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
             openers: Vec::new(),
             told,
         };
-        told = program.run();
+        let (has_others, is_over) = (seed % 2 == 0, AtomicBool::new(false));
+        told = thread::scope(|scope| {
+            let _over = Sets(&is_over);
+            if has_others {
+                scope.spawn(|| take_errors(&home, &is_over));
+            }
+            program.run()
+        });
         let left = Arc::downgrade(&home);
         bind(&primary);
-        drop((home, contexts, streams));
+        drop((home, contexts, others));
         eventually("the context goes", || left.strong_count() == 0);
     }
     let calls = machine.sim.calls();
@@ -404,6 +461,7 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
         ended_elsewhere,
         refused,
         taken_back,
+        without_streams,
         freed_by_a_view,
     } = told;
     let least = [
@@ -414,6 +472,7 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
         ended_elsewhere,
         refused,
         taken_back,
+        without_streams,
         freed_by_a_view,
     ]
     .into_iter()

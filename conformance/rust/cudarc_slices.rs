@@ -188,6 +188,87 @@ fn a_slice_that_is_taken_back_is_written_after_its_readers(
     assert_eq!(read, [1.0, 2.0, 3.0, 4.0]);
 }
 
+/// cudarc waits for the events in a slice only while its context has a stream of its making. The work of one that has gone may not be
+/// done.
+#[rstest]
+fn a_view_is_ready_after_a_write_on_a_stream_that_has_gone(#[values(false, true)] is_shared: bool) {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let own = context.default_stream();
+    let writes = context.new_stream().expect("a stream");
+    let mut slice = own.clone_htod(&[1.0_f32; 4]).expect("memory");
+    context.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(&writes)).expect("a gate");
+    writes.memset_zeros(&mut slice).expect("zeros");
+    drop(writes);
+    let slice = Arc::new(slice);
+    let _other = is_shared.then(|| Arc::clone(&slice));
+    let view = CaiView::from_cudarc_part(slice, 0, [4], [1]).expect("a view");
+    let opener = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        gate.open();
+    });
+    let there = view.copy_to_host().expect("on the CPU");
+    let read = there.typed::<f32>().expect("floats").copy_to_vec();
+    opener.join().expect("opened");
+    assert_eq!(read.expect("in host memory"), [0.0; 4]);
+    assert!(!context.is_in_multi_stream_mode(), "no stream is left");
+}
+
+#[test]
+fn a_slice_ends_after_a_read_on_a_stream_that_has_gone() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let own = context.default_stream();
+    let reads = context.new_stream().expect("a stream");
+    let slice = Arc::new(own.clone_htod(&[1.0_f32; 4]).expect("memory"));
+    let mut to: CudaSlice<f32> = own.alloc_zeros(4).expect("memory");
+    let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]).expect("a view");
+    context.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(&reads)).expect("a gate");
+    reads.memcpy_dtod(&*slice, &mut to).expect("a copy");
+    drop((slice, reads));
+    drop(view);
+    // It would be freed by now.
+    thread::sleep(Duration::from_millis(20));
+    gate.open();
+    context.synchronize().expect("the copy is done");
+    assert_eq!(own.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
+}
+
+/// A fork waits for its own stream and for the events in the slice, and nothing has waited for the context.
+#[test]
+fn a_fork_writes_a_slice_that_is_taken_back_after_its_readers() {
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let own = context.per_thread_stream();
+    let reads = context.new_stream().expect("a stream");
+    let slice = Arc::new(own.clone_htod(&[1.0_f32; 4]).expect("memory"));
+    let mut to: CudaSlice<f32> = own.alloc_zeros(4).expect("memory");
+    let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]).expect("a view");
+    context.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(&reads)).expect("a gate");
+    let mut guard = view.typed::<f32>().expect("floats").on(&reads);
+    let lent = guard.as_mut().expect("a guard");
+    let from = lent.as_slice().expect("contiguous");
+    reads.memcpy_dtod(&from, &mut to).expect("a copy");
+    guard.and_then(|guard| guard.finish()).expect("an edge");
+    drop((reads, view));
+    let mut slice = Arc::into_inner(slice).expect("nothing else holds it");
+    let there = Arc::clone(&context);
+    let written = thread::spawn(move || {
+        let fork = there.per_thread_stream().fork().expect("a stream");
+        fork.memset_zeros(&mut slice).expect("zeros");
+        (slice, fork)
+    });
+    let _written = written.join().expect("no panic");
+    // It would have written by now.
+    thread::sleep(Duration::from_millis(20));
+    gate.open();
+    context.synchronize().expect("the copy is done");
+    assert_eq!(own.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
+}
+
 /// The last end of a view leaves the capture whole that has read the slice by cudarc, and notes no error of it.
 #[rstest]
 fn a_lent_slice_that_a_capture_has_read(

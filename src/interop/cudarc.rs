@@ -25,6 +25,7 @@
 //!    edge would miss one.
 
 mod context;
+mod events;
 mod guard;
 mod in_context;
 mod keep;

@@ -4,8 +4,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
+use super::events;
 use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, UNTOLD, twice};
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
@@ -60,27 +61,10 @@ impl<T: Element> Ends for CudaSlice<T> {
     }
 
     fn settle(shared: &mut Arc<Self>) -> Result<bool, cudarc::driver::DriverError> {
-        let stream = Arc::clone(shared.stream());
-        let has_waited = match Arc::get_mut(shared) {
-            Some(slice) => {
-                // No use follows, of which the end would tell.
-                std::mem::forget(slice.device_ptr_mut(&stream));
-                true
-            }
-            None => {
-                let (_, read) = shared.device_ptr(&stream);
-                // There is one event for reads: what it tells now would be forgotten. That of a capture which has ended is refused.
-                let has_waited = match &read {
-                    SyncOnDrop::Record(Some((before, _))) => stream.wait(before).is_ok(),
-                    _ => true,
-                };
-                if !has_waited {
-                    std::mem::forget(read);
-                }
-                has_waited
-            }
-        };
-        stream.context().check_err().map(|()| has_waited)
+        match Arc::get_mut(shared) {
+            Some(slice) => events::wait_for_all(slice).map(|_| true),
+            None => events::note_readers(shared),
+        }
     }
 }
 
@@ -243,8 +227,9 @@ pub(super) fn within<R>(
         // No context of cudarc's is without a handle.
         (_, None) => Err(UNTOLD),
     };
+    let noted = Noted(&context, noted);
     let result = body(entered.map(|()| driver));
-    context.record_err(noted);
+    drop(noted);
     // The last one to give it up makes it current once more: that comes before the guard's end.
     if let Some(last) = Arc::into_inner(context) {
         drop(last);
@@ -256,6 +241,15 @@ pub(super) fn within<R>(
         }
     }
     result
+}
+
+/// An error that cudarc had noted in a context, which it notes again at the end, and after a panic.
+struct Noted<'a>(&'a CudaContext, Result<(), cudarc::driver::DriverError>);
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.0.record_err(self.1);
+    }
 }
 
 /// Whether cudarc gives a context back when it ends; else it destroys it. `None` if the driver does not tell.

@@ -9,6 +9,7 @@ use cudarc::driver::{
     DriverError, SyncOnDrop,
 };
 
+use super::events;
 use super::guard::{Consume, StreamGuard};
 use super::in_context::{InContext, is_captured, wait_for_context, within, without_noted};
 use super::keep;
@@ -92,6 +93,7 @@ impl<V: Consume> StreamGuard<'_, V> {
     /// # Safety
     /// - Before `body` returns, the guard's stream has been made to wait for what `body` has enqueued on other streams, or
     ///   that is done.
+    /// - No capture of the guard's stream begins in `body` and ends in it: its graph does not keep the array.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -163,17 +165,24 @@ impl<V: Consume> StreamGuard<'_, V> {
             // never dropped as a slice, which would free the memory (`Lent`).
             let slice = unsafe { own.upgrade_device_ptr(pointer, len) };
             let mut lent = Lent(ManuallyDrop::new(slice));
-            // Records cudarc's event on the guard's stream, so that the work of another stream on the slice comes after the
-            // data.
-            drop(lent.0.device_ptr_mut(&own));
+            // The work of another stream on the slice comes after the data.
+            events::note_write(&mut lent.0);
             lent
         };
         let mut lent: Lent<V::Element> = detach(|| within(Arc::clone(own.context()), lend));
+        let _kept = KeptInGraph(elements.0, &own);
         let found = body(&mut lent.0);
         drop((lent, done));
-        // A capture may have begun meanwhile.
-        self.keep_in_graph(&own);
         Ok(found)
+    }
+}
+
+/// Has the graph keep the owner, at its end, that the stream is being captured into by then.
+struct KeptInGraph<'g, 's, V: Consume>(&'g StreamGuard<'s, V>, &'g CudaStream);
+
+impl<V: Consume> Drop for KeptInGraph<'_, '_, V> {
+    fn drop(&mut self) {
+        self.0.keep_in_graph(self.1);
     }
 }
 
@@ -371,24 +380,17 @@ fn part<T: Element>(
     owned = owned.on(ready);
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
-        // cudarc may wait for an event from outside of the capture, which would break that.
-        if context.is_managing_stream_synchronization() && is_captured(driver?, ready)? {
+        // An event from outside of the capture would break that, if it were waited for.
+        if context.is_event_tracking() && is_captured(driver?, ready)? {
             let refused = Violation::new(Rule::CaptureConsumer, Field::Argument("stream"), ready);
             let hint = "make the view of the slice before the capture of its stream begins";
             return Err(Error::from(refused.with_hint(hint)));
         }
         // Its own stream waits for the last write, wherever that was; and before it is written anew, for reads.
-        let found = match Arc::get_mut(slice) {
-            Some(slice) => (slice.device_ptr_mut(&stream).0, false),
-            None => {
-                let (data, read) = slice.device_ptr(&stream);
-                // Nothing has read it yet, and the event would tell of no earlier read.
-                std::mem::forget(read);
-                (data, true)
-            }
-        };
-        context.check_err()?;
-        Ok(found)
+        Ok(match Arc::get_mut(slice) {
+            Some(slice) => (events::wait_for_all(slice)?, false),
+            None => (events::wait_for_writes(slice)?, true),
+        })
     })?;
     let descriptor =
         describe::<T>(data, offset, shape, strides, slice)?.with_access(Access::of_flag(is_shared));
