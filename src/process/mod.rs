@@ -1,4 +1,4 @@
-//! Detects forks, closes files in forked children, and keeps signals from this library's threads.
+//! Detects forks, closes files in forked children, keeps signals from this library's threads, and looks how much is left of a stack.
 //!
 //! **Features.** Without `pyo3` nothing is held across a fork: what is unused then is told so once, below.
 #![cfg_attr(
@@ -10,3 +10,4 @@ pub(crate) mod fork;
 #[cfg(all(feature = "ipc", target_os = "linux"))]
 pub(crate) mod inherited;
 pub(crate) mod signals;
+pub(crate) mod stack;

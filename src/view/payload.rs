@@ -4,9 +4,11 @@
 //! thread that releases it, or, if its kind must end elsewhere ([`EndsOn`]), in a list of [`Node`]s.
 //!
 //! **Chains.** The end of an owner may be the end of a view whose owner ends, and so on: re-wrapping one array
-//! in a loop makes such a chain. Up to [`DEEPEST`] releases nest; deeper ones go into a list of this thread,
-//! which the outermost release empties before it returns. Everything is released when the outermost deleter
-//! returns, as if it had nested. Source: our choice, after CPython's own "trashcan" for containers.
+//! in a loop makes such a chain. Releases nest as long as half of the thread's stack is left, and up to [`DEEPEST`]
+//! in any case; deeper ones, and those that follow them, go into a list of this thread, which the outermost release
+//! empties before it returns. So owners end in the order in which they were let go of, and all of them before the outermost
+//! deleter returns; what is no owner, and stands beside one this deep, ends before it. Source: our choice, after CPython's
+//! own "trashcan" for containers.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -14,6 +16,7 @@ use std::ptr::{self, NonNull};
 
 use super::stats;
 use crate::process::fork::generation;
+use crate::process::stack::has_half_left;
 
 /// A kind of payload.
 pub(crate) trait Kind: Sized + 'static {
@@ -344,14 +347,19 @@ const DEEPEST: u32 = 64;
 
 struct Nest {
     depth: Cell<u32>,
-    /// Nodes that wait for the outermost release of this thread, linked by `next`.
+    /// Nodes that wait for the outermost release of this thread, linked by `next`: the first and the last.
     waiting: Cell<*mut Node>,
+    last: Cell<*mut Node>,
 }
 
 thread_local! {
     // Nothing in it needs dropping, so that it can be used until the thread's very end.
     static NEST: Nest = const {
-        Nest { depth: Cell::new(0), waiting: Cell::new(ptr::null_mut()) }
+        Nest {
+            depth: Cell::new(0),
+            waiting: Cell::new(ptr::null_mut()),
+            last: Cell::new(ptr::null_mut()),
+        }
     };
 }
 
@@ -366,7 +374,7 @@ fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) 
     }
     NEST.with(|nest| {
         let depth = nest.depth.get();
-        if depth == DEEPEST {
+        if depth != 0 && nest.must_wait(depth) {
             nest.keep(node());
             return;
         }
@@ -380,23 +388,44 @@ fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) 
 }
 
 impl Nest {
+    /// Whether a release within another one has to wait: it is too deep, or comes after one that waits.
+    #[inline]
+    fn must_wait(&self, depth: u32) -> bool {
+        !self.waiting.get().is_null() || depth >= DEEPEST && !has_half_left()
+    }
+
     #[cold]
     fn keep(&self, node: Option<NonNull<Node>>) {
         if let Some(node) = node {
             // SAFETY: initialised and given away to this list (`nested`).
-            unsafe { (*node.as_ptr()).next = self.waiting.get() };
-            self.waiting.set(node.as_ptr());
+            unsafe { (*node.as_ptr()).next = ptr::null_mut() };
+            self.append(node.as_ptr(), node.as_ptr());
         }
     }
 
-    /// Called at depth 1, so that what these nodes release nests again.
+    /// Appends a list, which may be empty, from its first node to its last one.
+    fn append(&self, first: *mut Node, last: *mut Node) {
+        if first.is_null() {
+            return;
+        }
+        match NonNull::new(self.last.replace(last)) {
+            // SAFETY: a node in this list is initialised and ours.
+            Some(before) => unsafe { (*before.as_ptr()).next = first },
+            None => self.waiting.set(first),
+        }
+    }
+
+    /// Called at depth 1, so that what these nodes release nests again. What has to wait in the release of one comes before the
+    /// others, as it would if it had nested.
     #[cold]
     fn release_waiting(&self) {
-        while let Some(node) = NonNull::new(self.waiting.get()) {
+        while let Some(node) = NonNull::new(self.waiting.replace(ptr::null_mut())) {
+            let last = self.last.replace(ptr::null_mut());
             // SAFETY: a node in this list is initialised and ours.
-            self.waiting.set(unsafe { node.as_ref() }.next);
+            let next = unsafe { node.as_ref() }.next;
             // SAFETY: out of the list, and ours.
             unsafe { Node::release(node) };
+            self.append(next, last);
         }
     }
 }

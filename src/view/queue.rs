@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::loom::{AtomicPtr, AtomicUsize, yield_now};
 use super::payload::Node;
 
-/// An intrusive stack of [`Node`]s. A node is in it from its push until some `take` returns it.
+/// An intrusive list of [`Node`]s, the last one first. A node is in it from its push until some `take` returns it.
 pub(crate) struct Queue(AtomicPtr<Node>);
 
 impl Queue {
@@ -40,9 +40,17 @@ impl Queue {
         }
     }
 
-    /// Takes every node, for the caller to own.
+    /// Takes every node, for the caller to own: the first one that was pushed comes first, as an owner may need one that is let go
+    /// of after it.
     pub(crate) fn take(&self) -> Taken {
-        Taken(self.0.swap(ptr::null_mut(), Ordering::Acquire))
+        let last_first = Taken(self.0.swap(ptr::null_mut(), Ordering::Acquire));
+        let mut first = ptr::null_mut();
+        for node in last_first {
+            // SAFETY: the iterator has handed out the node, which is ours.
+            unsafe { (*node.as_ptr()).next = first };
+            first = node.as_ptr();
+        }
+        Taken(first)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -8,7 +8,9 @@ import ctypes
 import gc
 import itertools
 import sys
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import cai_dlpack as cd
@@ -252,3 +254,73 @@ def test_an_exception_that_a_deleter_leaves_is_reported_and_not_raised(
     with pytest.raises(KeyError) if pending else contextlib.nullcontext():
         drop_on_the_way_out()
     assert reported == [MemoryError]
+
+
+def said_at_the_end(make: Callable[[Callable[[str], Any]], Any], end: Callable[[Any], None]) -> list[str]:
+    """Returns which of the objects that `make` names end, in this order, with what it returns."""
+    said: list[str] = []
+
+    class Says(Cai):
+        def __init__(self, word: str) -> None:
+            super().__init__(interface())
+            self.word = word
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 1
+
+        def __del__(self) -> None:
+            said.append(self.word)
+
+    made = make(Says)
+    gc.collect()
+    assert not said, "kept"
+    end(made)
+    del made
+    late = time.monotonic() + 20
+    while len(said) < 2 and time.monotonic() < late:
+        time.sleep(0.001)
+    return said
+
+
+KEPT_BESIDE: dict[str, Callable[[Callable[[str], Any]], Any]] = {
+    "owner= of an object": lambda says: cd.view(says("memory"), device_id=0, owner=says("beside")),
+    "owner= of a tensor": lambda says: cd.from_dlpack(
+        cd.view(says("memory"), device_id=0).__dlpack__(stream=-1), owner=says("beside"), producer_stream=None
+    ),
+    "producer_stream= of an object": lambda says: cd.view(says("memory"), device_id=0, producer_stream=says("beside")),
+    "producer_stream= of a tensor": lambda says: cd.from_dlpack(
+        cd.view(says("memory"), device_id=0).__dlpack__(stream=-1), producer_stream=says("beside")
+    ),
+}
+
+
+def dropped(view: list[Any]) -> None:
+    view.clear()
+
+
+def exported_without_the_gil(view: list[Any]) -> None:
+    """The reaper ends what the capsule keeps."""
+    tensor = abi.consume(view.pop().__dlpack__(stream=-1, max_version=(1, 3)))
+    abi.release(tensor, gil=False)
+
+
+@pytest.mark.parametrize("end", [dropped, exported_without_the_gil])
+@pytest.mark.parametrize("kept", KEPT_BESIDE)
+def test_what_is_kept_beside_the_memory_ends_after_it(kept: str, end: Callable[[list[Any]], None]) -> None:
+    """The end of the memory may use it: a pool frees on the stream that was named."""
+    assert said_at_the_end(lambda says: [KEPT_BESIDE[kept](says)], end) == ["memory", "beside"]
+
+
+@pytest.mark.parametrize("kept", ["owner= of a tensor", "producer_stream= of a tensor"])
+def test_so_it_does_at_any_depth(kept: str) -> None:
+    """Ends that are too deep for the stack wait, and what comes after them waits, too."""
+    for depth in [*range(140), 1_000]:
+
+        def nested(says: Callable[[str], Any], depth: int = depth) -> list[Any]:
+            view = KEPT_BESIDE[kept](says)
+            for _ in range(depth):
+                capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
+                view = cd.from_dlpack(capsule, producer_stream=None)
+            return [view]
+
+        assert said_at_the_end(nested, dropped) == ["memory", "beside"], depth

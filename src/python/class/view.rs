@@ -100,13 +100,14 @@ impl PyCaiView {
     #[inline(always)]
     pub(crate) unsafe fn end(memory: &mut MaybeUninit<Self>) {
         let (view, beside) = Self::fields_of(memory);
-        // SAFETY: initialised, and moved out once (this function's contract).
-        unsafe { beside.assume_init_read() }.end();
         // SAFETY: aligned, initialised (this function's contract) and borrowed mutably; `ManuallyDrop` is laid out as
         // its value.
         let view = unsafe { &mut *view.as_mut_ptr().cast::<ManuallyDrop<CaiView>>() };
+        // The end of the array may use the streams, whose objects end after it.
         // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };
+        // SAFETY: initialised, and moved out once (this function's contract).
+        unsafe { beside.assume_init_read() }.end();
     }
 
     /// Wraps a view that was derived from this one: of the same memory, in the same consume block, on the same streams.

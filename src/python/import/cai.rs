@@ -454,7 +454,8 @@ fn owner<'py>(
         None => Ok(object.clone()),
         Some(owner) if object.is_instance_of::<PyDict>() => kept(owner),
         Some(owner) => {
-            let both = [Ok(object.clone()), kept(owner)];
+            // A tuple lets go of its last item first.
+            let both = [kept(owner), Ok(object.clone())];
             Ok(new_tuple(object.py(), both)?.into_any())
         }
     }

@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
@@ -73,4 +73,47 @@ fn a_chain_through_managed_tensors_too() {
     let thread = end.spawn(move || drop(view));
     thread.expect("a thread").join().expect("no panic");
     assert_eq!(dropped.load(SeqCst), 1);
+}
+
+/// Says that it ends.
+struct Says(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+impl Drop for Says {
+    fn drop(&mut self) {
+        self.1.lock().expect("no panic").push(self.0);
+    }
+}
+
+/// What ends, in this order, with owners that stand so deep, on a thread that has so large a stack.
+fn ends(depth: usize, stack: usize) -> Vec<&'static str> {
+    let said = Arc::default();
+    let says = |word| Says(word, Arc::clone(&said));
+    // What stands beside a chain which is ended later, ends later.
+    let first = Owner::new((Owner::new(says("first")), Owner::new(says("second"))));
+    let inner = Owner::new((first, Owner::new(says("third")), says("fourth")));
+    let owner = (1..depth).fold(inner, |owner, _| Owner::new(owner));
+    let end = std::thread::Builder::new().stack_size(stack);
+    let thread = end.spawn(move || drop(owner)).expect("a thread");
+    thread.join().expect("no panic");
+    let said = said.lock().expect("no panic");
+    said.clone()
+}
+
+#[test]
+fn owners_end_in_the_order_in_which_they_are_let_go_of() {
+    let some = [1, 2, 61, 62, 63, 64, 65, 66, 126, 127, 128, 129, 200];
+    for depth in some {
+        let found = ends(depth, 256 << 10);
+        let owners: Vec<_> = found.iter().filter(|word| **word != "fourth").collect();
+        assert_eq!(owners, [&"first", &"second", &"third"], "{depth}");
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn what_stands_beside_owners_ends_after_them_where_the_stack_is_large() {
+    for depth in [1, 63, 64, 65, 127, 1_000] {
+        let found = ends(depth, 8 << 20);
+        assert_eq!(found, ["first", "second", "third", "fourth"], "{depth}");
+    }
 }

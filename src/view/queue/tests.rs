@@ -45,6 +45,21 @@ fn a_push_says_whether_the_queue_was_empty() {
 }
 
 #[test]
+fn what_is_pushed_first_comes_first() {
+    static DROPS: AtomicUsize = AtomicUsize::new(0);
+    let (queue, nodes) = (Queue::new(), [0; 3].map(|_| node(&DROPS)));
+    for node in nodes {
+        push(&queue, node);
+    }
+    let taken: Vec<_> = queue.take().collect();
+    assert_eq!(taken, nodes);
+    for node in taken {
+        // SAFETY: taken out of the queue, and this test's.
+        unsafe { Node::release(node) };
+    }
+}
+
+#[test]
 fn what_is_taken_and_not_iterated_over_is_leaked() {
     static DROPS: AtomicUsize = AtomicUsize::new(0);
     let queue = Queue::new();
