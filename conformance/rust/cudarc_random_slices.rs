@@ -370,15 +370,15 @@ impl Program<'_> {
 }
 
 /// Takes what cudarc notes in a context, as any call of another thread does.
-fn take_errors(context: &CudaContext, is_over: &AtomicBool) {
+pub(crate) fn take_errors(context: &CudaContext, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let _ = context.check_err();
-        thread::yield_now();
+        std::hint::spin_loop();
     }
 }
 
 /// At its end, after a panic, too.
-struct Sets<'a>(&'a AtomicBool);
+pub(crate) struct Sets<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Sets<'_> {
     fn drop(&mut self) {

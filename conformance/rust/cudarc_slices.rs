@@ -1,6 +1,7 @@
 //! cudarc's slices as views.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use rstest::rstest;
 
 use crate::cudarc_edges::is_whole;
 use crate::cudarc_guard::{self, Stage};
+use crate::cudarc_random_slices::{Sets, take_errors};
 use crate::cudarc_uses::{MODES, begin};
 use crate::simulator::{eventually, machine, number, one_event};
 
@@ -267,6 +269,66 @@ fn a_fork_writes_a_slice_that_is_taken_back_after_its_readers() {
     gate.open();
     context.synchronize().expect("the copy is done");
     assert_eq!(own.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
+}
+
+/// cudarc notes what the driver refuses in the context, where a call of any thread takes it.
+#[rstest]
+fn a_refusal_that_another_thread_takes_hides_no_order(
+    #[values("made", "made of one that is lent", "taken back")] what: &str,
+) {
+    const TRIES: usize = 1_500;
+    let machine = machine();
+    let context = CudaContext::new(0).expect("a context");
+    let [own, reads, writes] = [0; 3].map(|_| context.new_stream().expect("a stream"));
+    let mut to: CudaSlice<f32> = own.alloc_zeros(4).expect("memory");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Sets(&is_over);
+        scope.spawn(|| take_errors(&context, &is_over));
+        for _ in 0..TRIES {
+            let mut slice = own.clone_htod(&[1.0_f32; 4]).expect("memory");
+            context.synchronize().expect("what was enqueued is done");
+            if what == "taken back" {
+                let mut slice = Arc::new(slice);
+                let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]);
+                let view = view.expect("a view");
+                let gate = machine.sim.gate(number(&reads)).expect("a gate");
+                let mut guard = view.typed::<f32>().expect("floats").on(&reads);
+                let lent = guard.as_mut().expect("a guard");
+                let from = lent.as_slice().expect("contiguous");
+                reads.memcpy_dtod(&from, &mut to).expect("a copy");
+                guard.and_then(|guard| guard.finish()).expect("an edge");
+                machine.sim.fault("cuEventRecord", 1, 999);
+                drop(view);
+                machine.sim.clear_faults();
+                let _ = context.check_err();
+                // If it is not its holder's yet, it is once the reader is done.
+                if let Some(slice) = Arc::get_mut(&mut slice) {
+                    writes.memset_zeros(slice).expect("zeros");
+                }
+                gate.open();
+                assert_eq!(reads.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
+            } else {
+                let gate = machine.sim.gate(number(&writes)).expect("a gate");
+                writes.memset_zeros(&mut slice).expect("zeros");
+                let slice = Arc::new(slice);
+                let other = (what == "made of one that is lent").then(|| Arc::clone(&slice));
+                // cudarc waits for the last read before, if it is to be written.
+                let nth = if other.is_some() { 1 } else { 2 };
+                machine.sim.fault("cuStreamWaitEvent", nth, 999);
+                let view = CaiView::from_cudarc_part(slice, 0, [4], [1]);
+                machine.sim.clear_faults();
+                let _ = context.check_err();
+                let copy = view.map(|view| view.copy_on(&reads).expect("a copy"));
+                gate.open();
+                if let Ok(copy) = copy {
+                    let there = copy.copy_to_host().expect("on the CPU");
+                    let read = there.typed::<f32>().expect("floats").copy_to_vec();
+                    assert_eq!(read.expect("in host memory"), [0.0; 4]);
+                }
+            }
+        }
+    });
 }
 
 /// The last end of a view leaves the capture whole that has read the slice by cudarc, and notes no error of it.
