@@ -1,5 +1,6 @@
 //! cudarc's slices as views.
 
+use std::mem::forget;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -11,14 +12,16 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::LiveStream;
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaSlice, DriverError};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, CudaView, DevicePtr, DriverError, result,
+};
 use rstest::rstest;
 
 use crate::cudarc_edges::is_whole;
 use crate::cudarc_guard::{self, Stage};
 use crate::cudarc_random_slices::{Sets, take_errors};
 use crate::cudarc_uses::{MODES, begin};
-use crate::simulator::{eventually, machine, number, one_event};
+use crate::simulator::{Machine, eventually, machine, number, one_event};
 
 fn rule<T>(answer: Result<T, Error>) -> Rule {
     match answer.map(drop) {
@@ -205,7 +208,10 @@ fn a_view_is_ready_after_a_write_on_a_stream_that_has_gone(#[values(false, true)
     drop(writes);
     let slice = Arc::new(slice);
     let _other = is_shared.then(|| Arc::clone(&slice));
+    machine.sim.clear();
     let view = CaiView::from_cudarc_part(slice, 0, [4], [1]).expect("a view");
+    // With the first stream cudarc waits for what has been enqueued without: one that came and went would hide that.
+    assert_eq!(machine.sim.count("cuStreamCreate"), 0);
     let opener = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
         gate.open();
@@ -271,64 +277,111 @@ fn a_fork_writes_a_slice_that_is_taken_back_after_its_readers() {
     assert_eq!(own.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
 }
 
-/// cudarc notes what the driver refuses in the context, where a call of any thread takes it.
+/// cudarc notes what the driver refuses in the context, where a call of any thread takes it. Each try has a context of its own, as an
+/// error that is noted late would stop a call of the next one.
 #[rstest]
 fn a_refusal_that_another_thread_takes_hides_no_order(
-    #[values("made", "made of one that is lent", "taken back")] what: &str,
+    #[values("made", "made of one that is lent", "taken back", "lent by a guard")] what: &str,
 ) {
-    const TRIES: usize = 1_500;
     let machine = machine();
-    let context = CudaContext::new(0).expect("a context");
-    let [own, reads, writes] = [0; 3].map(|_| context.new_stream().expect("a stream"));
-    let mut to: CudaSlice<f32> = own.alloc_zeros(4).expect("memory");
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _over = Sets(&is_over);
-        scope.spawn(|| take_errors(&context, &is_over));
-        for _ in 0..TRIES {
-            let mut slice = own.clone_htod(&[1.0_f32; 4]).expect("memory");
-            context.synchronize().expect("what was enqueued is done");
-            if what == "taken back" {
-                let mut slice = Arc::new(slice);
-                let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]);
-                let view = view.expect("a view");
-                let gate = machine.sim.gate(number(&reads)).expect("a gate");
-                let mut guard = view.typed::<f32>().expect("floats").on(&reads);
-                let lent = guard.as_mut().expect("a guard");
-                let from = lent.as_slice().expect("contiguous");
-                reads.memcpy_dtod(&from, &mut to).expect("a copy");
-                guard.and_then(|guard| guard.finish()).expect("an edge");
-                machine.sim.fault("cuEventRecord", 1, 999);
-                drop(view);
-                machine.sim.clear_faults();
-                let _ = context.check_err();
-                // If it is not its holder's yet, it is once the reader is done.
-                if let Some(slice) = Arc::get_mut(&mut slice) {
-                    writes.memset_zeros(slice).expect("zeros");
-                }
-                gate.open();
-                assert_eq!(reads.clone_dtoh(&to).expect("on the CPU"), [1.0; 4]);
-            } else {
-                let gate = machine.sim.gate(number(&writes)).expect("a gate");
-                writes.memset_zeros(&mut slice).expect("zeros");
-                let slice = Arc::new(slice);
-                let other = (what == "made of one that is lent").then(|| Arc::clone(&slice));
-                // cudarc waits for the last read before, if it is to be written.
-                let nth = if other.is_some() { 1 } else { 2 };
-                machine.sim.fault("cuStreamWaitEvent", nth, 999);
-                let view = CaiView::from_cudarc_part(slice, 0, [4], [1]);
-                machine.sim.clear_faults();
-                let _ = context.check_err();
-                let copy = view.map(|view| view.copy_on(&reads).expect("a copy"));
-                gate.open();
-                if let Ok(copy) = copy {
-                    let there = copy.copy_to_host().expect("on the CPU");
-                    let read = there.typed::<f32>().expect("floats").copy_to_vec();
-                    assert_eq!(read.expect("in host memory"), [0.0; 4]);
-                }
+    for _ in 0..1_000 {
+        let context = CudaContext::new(0).expect("a context");
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _over = Sets(&is_over);
+            let streams = [0; 3].map(|_| context.new_stream().expect("a stream"));
+            scope.spawn(|| take_errors(&context, &is_over));
+            match what {
+                "taken back" => written_after_its_reader(&machine, &streams),
+                "lent by a guard" => lent_after_the_write(&machine, &streams),
+                _ => read_after_the_write(&machine, &streams, what == "made"),
             }
-        }
+        });
+    }
+}
+
+/// Refuses the wait for the last write as a view is made.
+fn read_after_the_write(machine: &Machine, streams: &[Arc<CudaStream>; 3], is_sole: bool) {
+    let [own, reads, writes] = streams;
+    let mut slice = own.clone_htod(&[1.0_f32; 4]).expect("memory");
+    own.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(writes)).expect("a gate");
+    writes.memset_zeros(&mut slice).expect("zeros");
+    let slice = Arc::new(slice);
+    let _other = (!is_sole).then(|| Arc::clone(&slice));
+    // cudarc waits for the last read before, if it is to be written.
+    let nth = if is_sole { 2 } else { 1 };
+    machine.sim.fault("cuStreamWaitEvent", nth, 999);
+    let view = CaiView::from_cudarc_part(slice, 0, [4], [1]);
+    machine.sim.clear_faults();
+    let copy = view.map(|view| view.copy_on(reads).expect("a copy"));
+    gate.open();
+    if let Ok(copy) = copy {
+        let there = copy.copy_to_host().expect("on the CPU");
+        let read = there.typed::<f32>().expect("floats").copy_to_vec();
+        assert_eq!(read.expect("in host memory"), [0.0; 4]);
+    }
+}
+
+/// Refuses the note of a reader as its view ends.
+fn written_after_its_reader(machine: &Machine, streams: &[Arc<CudaStream>; 3]) {
+    let [own, reads, writes] = streams;
+    let mut slice = Arc::new(own.clone_htod(&[1.0_f32; 4]).expect("memory"));
+    let mut to: CudaSlice<f32> = own.alloc_zeros(4).expect("memory");
+    own.synchronize().expect("what was enqueued is done");
+    let view = CaiView::from_cudarc_part(Arc::clone(&slice), 0, [4], [1]).expect("a view");
+    let gate = machine.sim.gate(number(reads)).expect("a gate");
+    let mut guard = view.typed::<f32>().expect("floats").on(reads);
+    let lent = guard.as_mut().expect("a guard");
+    let from = lent.as_slice().expect("contiguous");
+    reads.memcpy_dtod(&from, &mut to).expect("a copy");
+    guard.and_then(|guard| guard.finish()).expect("an edge");
+    machine.sim.fault("cuEventRecord", 1, 999);
+    drop(view);
+    machine.sim.clear_faults();
+    // If it is not its holder's yet, it is once the reader is done.
+    if let Some(slice) = Arc::get_mut(&mut slice) {
+        let _ = own.context().check_err();
+        writes.memset_zeros(slice).expect("zeros");
+    }
+    gate.open();
+    // SAFETY: a living stream.
+    unsafe { result::stream::synchronize(reads.cu_stream()) }.expect("the copy is done");
+    let (address, done) = to.device_ptr(own);
+    forget(done);
+    let read = machine.sim.peek(address, 16).expect("bytes");
+    assert_eq!(read, [1.0_f32; 4].map(f32::to_ne_bytes).concat());
+}
+
+/// Refuses the note of the data as it is lent to a function that works on another stream.
+fn lent_after_the_write(machine: &Machine, streams: &[Arc<CudaStream>; 3]) {
+    let [own, reads, other] = streams;
+    let mut slice = own.clone_htod(&[1.0_f32; 4]).expect("memory");
+    own.synchronize().expect("what was enqueued is done");
+    let gate = machine.sim.gate(number(own)).expect("a gate");
+    own.memset_zeros(&mut slice).expect("zeros");
+    let view = CaiView::from_cudarc(slice, [4]).expect("a view");
+    let mut guard = view
+        .typed::<f32>()
+        .expect("floats")
+        .on(reads)
+        .expect("a guard");
+    machine.sim.fault("cuEventRecord", 1, 999);
+    let body = |elements: CudaView<'_, f32>| {
+        machine.sim.clear_faults();
+        let read = other.clone_dtoh(&elements);
+        other.synchronize().and(read)
+    };
+    let opener = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(1));
+        gate.open();
     });
+    // SAFETY: what it enqueues on another stream is done before it returns.
+    let read = unsafe { guard.with_untracked_view(body) }.expect("contiguous");
+    opener.join().expect("opened");
+    if let Ok(read) = read {
+        assert_eq!(read, [0.0; 4]);
+    }
 }
 
 /// The last end of a view leaves the capture whole that has read the slice by cudarc, and notes no error of it.

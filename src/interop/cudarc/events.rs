@@ -4,7 +4,7 @@
 //! has gone since may not be done, and one that a default stream forks later waits for the events alone. Nor does cudarc return what
 //! the driver refuses: it notes that in the context, where the call of any thread takes it.
 
-use std::mem::forget;
+use std::mem::{ManuallyDrop, forget};
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -32,21 +32,21 @@ pub(super) fn wait_for_all<T>(slice: &mut CudaSlice<T>) -> Result<CUdeviceptr, D
 pub(super) fn wait_for_writes<T>(slice: &CudaSlice<T>) -> Result<CUdeviceptr, DriverError> {
     let stream = slice.stream();
     let context = stream.context();
-    let mut _fork;
-    loop {
-        // While others hold the slice, cudarc alone reaches the event of writes. A refusal of its wait may be taken by another thread:
-        // one that was refused once is made the second time.
-        event(slice.device_ptr(stream).1);
-        context.check_err()?;
-        let (data, read) = slice.device_ptr(stream);
-        event(read);
-        context.check_err()?;
-        // If the last stream went before, and another thread forked one since, cudarc has not waited, which is not seen here.
-        if context.is_in_multi_stream_mode() || !context.is_event_tracking() {
-            return Ok(data);
-        }
-        _fork = stream.fork()?;
+    // A refusal of cudarc's wait may be taken by another thread: one that was refused once is made the second time.
+    event(slice.device_ptr(stream).1);
+    context.check_err()?;
+    let (data, read) = slice.device_ptr(stream);
+    event(read);
+    context.check_err()?;
+    // If the last stream went before, and another thread forked one since, cudarc has not waited, which is not seen here.
+    if !context.is_in_multi_stream_mode() {
+        // `device_ptr_mut` gives the event of writes, and waits for none without a stream.
+        // SAFETY: handles and shares, which the slice keeps while it is borrowed; the copy of them is not dropped, and nothing of
+        // it is changed.
+        let mut copy = ManuallyDrop::new(unsafe { std::ptr::read(slice) });
+        wait(stream, event(copy.device_ptr_mut(stream).1))?;
     }
+    Ok(data)
 }
 
 /// Notes that a slice's stream waits for those who have read it, for who writes it next. Returns false, and changes nothing, if it
@@ -66,12 +66,15 @@ pub(super) fn note_readers<T>(slice: &CudaSlice<T>) -> Result<bool, DriverError>
     }
 }
 
-/// Notes that a slice has been written on its stream.
+/// Notes that a slice has been written on its stream; or else waits for that, so that nothing has to.
 pub(super) fn note_write<T>(slice: &mut CudaSlice<T>) {
     let stream = Arc::clone(slice.stream());
     let (_, written) = slice.device_ptr_mut(&stream);
     if let Some(written) = event(written) {
-        stream.context().record_err(written.record(&stream));
+        let noted = written.record(&stream);
+        let noted = noted.or_else(|_| written.record(&stream));
+        let waited = noted.or_else(|_| stream.synchronize());
+        stream.context().record_err(waited);
     }
 }
 

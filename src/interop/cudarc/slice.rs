@@ -13,7 +13,7 @@ use super::events;
 use super::guard::{Consume, StreamGuard};
 use super::in_context::{InContext, is_captured, wait_for_context, within, without_noted};
 use super::keep;
-use super::stream::number_of;
+use super::stream::{number_of, plain_number};
 use crate::error::Error;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::{Access, Device};
@@ -376,8 +376,8 @@ fn part<T: Element>(
     // A slice that is refused ends as one that a view has had.
     let mut owned = InContext::new(slice);
     let stream = Arc::clone(owned.value().stream());
+    owned = owned.on(plain_number(&stream));
     let (ready, context) = (number_of(&stream)?, stream.context());
-    owned = owned.on(ready);
     let slice = owned.value();
     let (data, is_shared) = within(Arc::clone(context), |driver| {
         // An event from outside of the capture would break that, if it were waited for.
