@@ -3,26 +3,51 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-/// In bytes: what this much is not left of, nothing may use in depth.
+/// In bytes: what has to be left of it, and of a smaller one a half.
 const LEAST: usize = 1 << 20;
 
-/// Whether a half of the calling thread's stack is left, and a mebibyte. `false` if that is not known: of a stack that is not the
-/// thread's own, and elsewhere than on Linux.
+/// The address of a variable on the calling thread's stack.
+#[inline]
+pub(crate) fn here() -> usize {
+    let here = 0_u8;
+    (&raw const here).addr()
+}
+
+/// Whether less than `most` bytes of the calling thread's stack have been used since [`here`] was `begun`, and half of the whole, or a
+/// mebibyte, is left. `false` if that is not known: of a stack that is not the thread's own, and elsewhere than on Linux.
 #[cold]
-pub(crate) fn has_half_left() -> bool {
+pub(crate) fn has_room(begun: usize, most: usize) -> bool {
     thread_local! {
         static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     }
     let (start, end) = STACK.get().unwrap_or_else(|| {
-        // Once for each thread, whatever the answer is.
+        // Once for each thread, whatever the answer is: of the first one a file is read.
         let of = of_thread().unwrap_or_default();
         STACK.set(Some((of.start, of.end)));
         (of.start, of.end)
     });
-    let here = 0_u8;
-    let here = (&raw const here).addr();
-    let is_own = (start..end).contains(&here);
-    is_own && here - start >= LEAST.max((end - start) / 2)
+    let (start, here) = (start.max(end.saturating_sub(limit())), here());
+    let is_own = (start..end).contains(&here) && (start..end).contains(&begun);
+    is_own && begun.abs_diff(here) < most && here - start >= LEAST.max((end - start) / 2)
+}
+
+/// The size to which the first thread's stack may grow, which the program may change.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn limit() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: writes to a live local.
+    match unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } {
+        0 => usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX),
+        _ => 0,
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn limit() -> usize {
+    0
 }
 
 /// The addresses of the calling thread's stack, which grows downwards.

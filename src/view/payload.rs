@@ -4,11 +4,11 @@
 //! thread that releases it, or, if its kind must end elsewhere ([`EndsOn`]), in a list of [`Node`]s.
 //!
 //! **Chains.** The end of an owner may be the end of a view whose owner ends, and so on: re-wrapping one array
-//! in a loop makes such a chain. Releases nest as long as half of the thread's stack is left, and up to [`DEEPEST`]
-//! in any case; deeper ones, and those that follow them, go into a list of this thread, which the outermost release
-//! empties before it returns. So owners end in the order in which they were let go of, and all of them before the outermost
-//! deleter returns; what is no owner, and stands beside one this deep, ends before it. Source: our choice, after CPython's
-//! own "trashcan" for containers.
+//! in a loop makes such a chain. Releases nest up to [`DEEPEST`], and further as long as they use little of the thread's
+//! stack. Deeper ones, and those that follow them, go into a list of this thread, which the last release that stands at
+//! half that depth empties before it returns. So owners end in the order in which they were let go of, and all of them before
+//! the outermost deleter returns; what is no owner, and stands beside one this deep, ends before it. Source: our choice, after
+//! CPython's own "trashcan" for containers.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 
 use super::stats;
 use crate::process::fork::generation;
-use crate::process::stack::has_half_left;
+use crate::process::stack::{has_room, here};
 
 /// A kind of payload.
 pub(crate) trait Kind: Sized + 'static {
@@ -344,10 +344,15 @@ unsafe fn free_box(node: NonNull<Node>) {
 
 /// A few hundred bytes of stack each, more where the owners are other libraries'.
 const DEEPEST: u32 = 64;
+/// How many bytes of a large stack they may use; a finaliser finds as good as all of it.
+const MOST: usize = 128 << 10;
 
 struct Nest {
+    /// Those that have not returned: greenlets of one thread return from theirs in any order.
     depth: Cell<u32>,
-    /// Nodes that wait for the outermost release of this thread, linked by `next`: the first and the last.
+    /// Where the stack stood as the first of them began.
+    begun: Cell<usize>,
+    /// Nodes that wait for a release of this thread at less than half the depth, linked by `next`: the first and the last.
     waiting: Cell<*mut Node>,
     last: Cell<*mut Node>,
 }
@@ -357,13 +362,14 @@ thread_local! {
     static NEST: Nest = const {
         Nest {
             depth: Cell::new(0),
+            begun: Cell::new(0),
             waiting: Cell::new(ptr::null_mut()),
             last: Cell::new(ptr::null_mut()),
         }
     };
 }
 
-/// Runs `release`, or, this deep, has `node` released by the outermost release of this thread.
+/// Runs `release`, or, this deep, has `node` released by a release of this thread that stands at less than half the depth.
 ///
 /// `node` hands out a node that is the caller's alone, and gives it away; `None` gives up.
 #[inline]
@@ -374,16 +380,18 @@ fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) 
     }
     NEST.with(|nest| {
         let depth = nest.depth.get();
-        if depth != 0 && nest.must_wait(depth) {
+        if depth == 0 {
+            nest.begun.set(here());
+        } else if nest.must_wait(depth) {
             nest.keep(node());
             return;
         }
         nest.depth.set(depth + 1);
         release();
-        if depth == 0 && !nest.waiting.get().is_null() {
+        if !nest.waiting.get().is_null() && nest.may_empty() {
             nest.release_waiting();
         }
-        nest.depth.set(depth);
+        nest.depth.set(nest.depth.get() - 1);
     });
 }
 
@@ -391,7 +399,13 @@ impl Nest {
     /// Whether a release within another one has to wait: it is too deep, or comes after one that waits.
     #[inline]
     fn must_wait(&self, depth: u32) -> bool {
-        !self.waiting.get().is_null() || depth >= DEEPEST && !has_half_left()
+        !self.waiting.get().is_null() || depth >= DEEPEST && !has_room(self.begun.get(), MOST)
+    }
+
+    /// Whether what waits can end here, as there is room for its own ends to nest.
+    #[cold]
+    fn may_empty(&self) -> bool {
+        self.depth.get() <= DEEPEST / 2 || has_room(self.begun.get(), MOST / 2)
     }
 
     #[cold]
@@ -415,8 +429,7 @@ impl Nest {
         }
     }
 
-    /// Called at depth 1, so that what these nodes release nests again. What has to wait in the release of one comes before the
-    /// others, as it would if it had nested.
+    /// What has to wait in the release of one comes before the others, as it would if it had nested.
     #[cold]
     fn release_waiting(&self) {
         while let Some(node) = NonNull::new(self.waiting.replace(ptr::null_mut())) {

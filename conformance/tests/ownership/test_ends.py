@@ -8,6 +8,7 @@ import ctypes
 import gc
 import itertools
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -311,16 +312,61 @@ def test_what_is_kept_beside_the_memory_ends_after_it(kept: str, end: Callable[[
     assert said_at_the_end(lambda says: [KEPT_BESIDE[kept](says)], end) == ["memory", "beside"]
 
 
-@pytest.mark.parametrize("kept", ["owner= of a tensor", "producer_stream= of a tensor"])
-def test_so_it_does_at_any_depth(kept: str) -> None:
+@pytest.mark.parametrize("stack", [0, 512 << 10])
+@pytest.mark.parametrize(
+    "kept", ["owner= of a tensor", "producer_stream= of an object", "producer_stream= of a tensor"]
+)
+def test_so_it_does_at_any_depth(kept: str, stack: int) -> None:
     """Ends that are too deep for the stack wait, and what comes after them waits, too."""
-    for depth in [*range(140), 1_000]:
 
-        def nested(says: Callable[[str], Any], depth: int = depth) -> list[Any]:
-            view = KEPT_BESIDE[kept](says)
-            for _ in range(depth):
-                capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
-                view = cd.from_dlpack(capsule, producer_stream=None)
-            return [view]
+    def nested(says: Callable[[str], Any], depth: int) -> list[Any]:
+        view = KEPT_BESIDE[kept](says)
+        for _ in range(depth):
+            capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
+            view = cd.from_dlpack(capsule, producer_stream=None)
+        return [view]
 
-        assert said_at_the_end(nested, dropped) == ["memory", "beside"], depth
+    def said() -> None:
+        for depth in [*range(140), 1_000]:
+            found[depth] = said_at_the_end(lambda says, depth=depth: nested(says, depth), dropped)
+
+    found: dict[int, list[str]] = {}
+    before = threading.stack_size(stack)
+    try:
+        thread = threading.Thread(target=said)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    wrong = {depth: words for depth, words in found.items() if words != ["memory", "beside"]}
+    assert len(found) == 141 and wrong == {}
+
+
+def test_a_chain_that_is_too_deep_keeps_nothing_else_waiting() -> None:
+    """Whoever waits for another end in a finaliser would wait for ever."""
+    ended: list[str] = []
+
+    class Says(Cai):
+        def __init__(self, word: str) -> None:
+            super().__init__(interface())
+            self.word = word
+
+        def __del__(self) -> None:
+            ended.append(self.word)
+
+    def chain(word: str, length: int) -> Any:
+        view = cd.view(Says(word), device_id=0)
+        for _ in range(length):
+            view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)))
+        return view
+
+    class Outer(Cai):
+        def __del__(self) -> None:
+            held.clear()
+            cd.view(Says("after"), device_id=0)
+            ended.append("outer")
+
+    held = [chain("chain", 30_000)]
+    view = cd.view(Outer(interface()), device_id=0)
+    del view
+    assert ended == ["chain", "after", "outer"]

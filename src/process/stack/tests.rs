@@ -1,17 +1,12 @@
 use super::*;
 
-/// What is told `bytes` below `from`, or a little more.
-fn below(from: usize, bytes: usize) -> bool {
+/// Whether there is room `bytes` below `begun`, or a little more, for what began `since` bytes above that.
+fn below(begun: usize, bytes: usize, since: usize) -> bool {
     let room = std::hint::black_box([0_u8; 4 << 10]);
-    match from - room.as_ptr().addr() < bytes {
-        true => below(from, bytes) && room[0] == 0,
-        false => has_half_left(),
+    match begun - room.as_ptr().addr() < bytes {
+        true => below(begun, bytes, since) && room[0] == 0,
+        false => has_room(here() + since, 128 << 10),
     }
-}
-
-fn told_below(bytes: usize) -> bool {
-    let here = 0_u8;
-    below((&raw const here).addr(), bytes)
 }
 
 fn on_stack_of<R: Send>(bytes: usize, run: impl FnOnce() -> R + Send) -> R {
@@ -23,8 +18,12 @@ fn on_stack_of<R: Send>(bytes: usize, run: impl FnOnce() -> R + Send) -> R {
 }
 
 #[test]
-fn a_half_of_a_stack_is_left_or_not() {
-    assert!(on_stack_of(8 << 20, || told_below(3 << 20)));
-    assert!(!on_stack_of(8 << 20, || told_below(5 << 20)));
-    assert!(!on_stack_of(256 << 10, has_half_left));
+fn there_is_room_in_the_first_half_of_a_large_stack_for_what_uses_little() {
+    let room = |bytes, since| on_stack_of(8 << 20, move || below(here(), bytes, since));
+    assert!(room(1 << 20, 0));
+    assert!(room(3 << 20, 64 << 10));
+    assert!(!room(3 << 20, 256 << 10));
+    assert!(!room(5 << 20, 0));
+    assert!(!on_stack_of(256 << 10, || has_room(here(), 128 << 10)));
+    assert!(!has_room(0, usize::MAX));
 }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-#[cfg(not(Py_LIMITED_API))]
-use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
@@ -146,10 +144,10 @@ impl Rare {
 impl Rare {
     #[cold]
     fn end(mut self) {
-        for object in [self.stream_object.take(), self.producer_object.take()] {
-            let object = object.map_or(std::ptr::null_mut(), Py::into_ptr);
-            // SAFETY: the GIL is held; NULL, or an owned reference, given up once.
-            unsafe { ffi::Py_XDECREF(object) };
+        let objects = [self.stream_object.take(), self.producer_object.take()];
+        for object in objects.into_iter().flatten() {
+            // SAFETY: the GIL is held (`Beside::end`).
+            unsafe { release::end(object) };
         }
     }
 }

@@ -35,6 +35,18 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
     Ok(RawOwner::again(payload.cast(), &PYTHON))
 }
 
+/// Gives a strong reference up, after the owners that wait on this thread to end, which may use the object. It is not counted.
+///
+/// # Safety
+/// The GIL is held.
+#[cfg(not(Py_LIMITED_API))]
+pub(crate) unsafe fn end(object: Py<PyAny>) {
+    // SAFETY: a `Py` is never null.
+    let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
+    // SAFETY: the reference is given up with the handle; the GIL is held (this function's contract).
+    unsafe { RawOwner::again(payload.cast(), &PARENT).end() };
+}
+
 /// Counts on a thread that holds the GIL, which keeps others from counting meanwhile, if there is one.
 #[inline(always)]
 fn count(counter: &view::Counter) {
@@ -160,7 +172,7 @@ impl Kind for Object {
     }
 }
 
-/// A strong reference to a view from which another one was derived.
+/// A strong reference of a view's to another one from which it was derived, or to a stream object.
 struct Parent;
 
 impl Kind for Parent {

@@ -92,16 +92,51 @@ fn ends(depth: usize, stack: usize) -> Vec<&'static str> {
     let first = Owner::new((Owner::new(says("first")), Owner::new(says("second"))));
     let inner = Owner::new((first, Owner::new(says("third")), says("fourth")));
     let owner = (1..depth).fold(inner, |owner, _| Owner::new(owner));
-    let end = std::thread::Builder::new().stack_size(stack);
-    let thread = end.spawn(move || drop(owner)).expect("a thread");
-    thread.join().expect("no panic");
+    on_stack_of(stack, || drop(owner));
     let said = said.lock().expect("no panic");
     said.clone()
 }
 
+fn on_stack_of<R: Send>(bytes: usize, run: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes);
+        let thread = thread.spawn_scoped(scope, run).expect("a thread");
+        thread.join().expect("no panic")
+    })
+}
+
+/// Who waits for it in a finaliser would wait for ever.
+#[test]
+fn what_is_let_go_of_after_a_long_chain_ends_at_once() {
+    struct Waits(Option<Owner>, Arc<Mutex<Vec<&'static str>>>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            drop(self.0.take());
+            drop(Owner::new(Says("after the chain", Arc::clone(&self.1))));
+            let said = self.1.lock().expect("no panic");
+            assert_eq!(said[..], ["the chain", "after the chain"]);
+        }
+    }
+    for (stack, above) in [(256 << 10, 0), (256 << 10, 20), (8 << 20, 0), (8 << 20, 20)] {
+        let said = Arc::<Mutex<Vec<_>>>::default();
+        let first = Owner::new(Says("the chain", Arc::clone(&said)));
+        let chain = (0..1_000).fold(first, |owner, _| Owner::new(owner));
+        let waits = Owner::new(Waits(Some(chain), Arc::clone(&said)));
+        let owner = (0..above).fold(waits, |owner, _| Owner::new(owner));
+        on_stack_of(stack, || drop(owner));
+        assert_eq!(
+            said.lock().expect("no panic").len(),
+            2,
+            "no panic was caught"
+        );
+    }
+}
+
 #[test]
 fn owners_end_in_the_order_in_which_they_are_let_go_of() {
-    let some = [1, 2, 61, 62, 63, 64, 65, 66, 126, 127, 128, 129, 200];
+    let some = [
+        1, 2, 31, 32, 33, 61, 62, 63, 64, 65, 66, 95, 96, 97, 126, 127, 128, 129, 200,
+    ];
     for depth in some {
         let found = ends(depth, 256 << 10);
         let owners: Vec<_> = found.iter().filter(|word| **word != "fourth").collect();
@@ -112,7 +147,7 @@ fn owners_end_in_the_order_in_which_they_are_let_go_of() {
 #[cfg(all(target_os = "linux", not(miri)))]
 #[test]
 fn what_stands_beside_owners_ends_after_them_where_the_stack_is_large() {
-    for depth in [1, 63, 64, 65, 127, 1_000] {
+    for depth in [1, 31, 32, 33, 63, 64, 65, 100, 127, 150] {
         let found = ends(depth, 8 << 20);
         assert_eq!(found, ["first", "second", "third", "fourth"], "{depth}");
     }
