@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-/// In bytes: what has to be left of it, and of a smaller one a half.
+/// In bytes: what has to be left of it in any case.
 const LEAST: usize = 1 << 20;
 
 /// The address of a variable on the calling thread's stack.
@@ -13,8 +13,8 @@ pub(crate) fn here() -> usize {
     (&raw const here).addr()
 }
 
-/// Whether less than `most` bytes of the calling thread's stack have been used since [`here`] was `begun`, and half of the whole, or a
-/// mebibyte, is left. `false` if that is not known: of a stack that is not the thread's own, and elsewhere than on Linux.
+/// Whether less than `most` bytes of the calling thread's stack have been used since [`here`] was `begun`, and half of the whole is
+/// left, and a mebibyte. `false` if that is not known: of a stack that is not the thread's own, and elsewhere than on Linux.
 #[cold]
 pub(crate) fn has_room(begun: usize, most: usize) -> bool {
     thread_local! {
