@@ -353,7 +353,7 @@ def other():
     print("whole")
 
 
-batch = [offered(free, machine.device_memory(16)) for _ in range(5)] + [offered(first)]  # the newest ends first
+batch = [offered(first)] + [offered(free, machine.device_memory(16)) for _ in range(5)]  # the oldest ends first
 thread = threading.Thread(target=other)
 thread.start()
 native.storm(batch, gil=True)
