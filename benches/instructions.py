@@ -72,10 +72,10 @@ class Conversion(NamedTuple):
 CONVERSIONS = [
     Conversion("CAI object -> consumed, freed capsule", "to_dlpack", 1.73, "attribute"),
     Conversion("the same, 8 axes strided", "to_dlpack 8", 1.94, "attribute"),
-    Conversion("view.__dlpack__ -> consumed, freed", "dlpack", 2.39),
+    Conversion("view.__dlpack__ -> consumed, freed", "dlpack", 2.48),
     Conversion("CAI object -> view", "view", 2.28, "attribute"),
     Conversion("DLPack object -> view, by __dlpack__", "from_dlpack", 7.9, "ask"),
-    Conversion("DLPack object -> view, C Exchange API", "from_exchange", 4.98, "ask_exchange"),
+    Conversion("DLPack object -> view, C Exchange API", "from_exchange", 5.07, "ask_exchange"),
     Conversion("view.__cuda_array_interface__", "cai", 1.1, "getter"),
 ]
 
