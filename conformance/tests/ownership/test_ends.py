@@ -319,16 +319,19 @@ def test_what_is_kept_beside_the_memory_ends_after_it(kept: str, end: Callable[[
 def test_so_it_does_at_any_depth(kept: str, stack: int) -> None:
     """Ends that are too deep for the stack wait, and what comes after them waits, too."""
 
-    def nested(says: Callable[[str], Any], depth: int) -> list[Any]:
-        view = KEPT_BESIDE[kept](says)
-        for _ in range(depth):
-            capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
-            view = cd.from_dlpack(capsule, producer_stream=None)
-        return [view]
+    def nested(depth: int) -> Callable[[Callable[[str], Any]], list[Any]]:
+        def make(says: Callable[[str], Any]) -> list[Any]:
+            view = KEPT_BESIDE[kept](says)
+            for _ in range(depth):
+                capsule = view.__dlpack__(stream=-1, max_version=(1, 3))
+                view = cd.from_dlpack(capsule, producer_stream=None)
+            return [view]
+
+        return make
 
     def said() -> None:
         for depth in [*range(140), 1_000]:
-            found[depth] = said_at_the_end(lambda says, depth=depth: nested(says, depth), dropped)
+            found[depth] = said_at_the_end(nested(depth), dropped)
 
     found: dict[int, list[str]] = {}
     before = threading.stack_size(stack)
