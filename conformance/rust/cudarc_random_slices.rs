@@ -16,6 +16,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut
 
 use crate::cudarc_live::Dice;
 use crate::cudarc_orders::{Memory, another_context};
+use crate::cudarc_random_uses::{bind, current};
 use crate::simulator::{Machine, eventually, machine, number};
 
 const LENGTH: usize = 4;
@@ -23,8 +24,10 @@ const BYTES: usize = LENGTH * size_of::<f32>();
 const ROUNDS: usize = 3;
 /// Between a loan and the end of it.
 const STEPS: usize = 8;
+/// Of a slice that is given away.
+const LAST_READS: usize = 2;
 const SEEDS: std::ops::Range<u64> = 0..150;
-/// What orders, copies and ends of views call, one of which the driver refuses now and then.
+/// The calls of orders, copies and ends of views, one of which the driver refuses now and then.
 const CALLS: [&str; 13] = [
     "cuCtxGetCurrent",
     "cuCtxGetId",
@@ -72,7 +75,6 @@ struct Told {
 struct Program<'a> {
     machine: &'a Machine,
     dice: Dice,
-    home: Arc<CudaContext>,
     /// The contexts that may be current; the first is the slice's.
     contexts: &'a [Arc<CudaContext>],
     /// Index of the one that is.
@@ -92,26 +94,15 @@ struct Program<'a> {
     value: u8,
     /// Where the readers copy to.
     targets: &'a [Memory],
-    /// What the targets must have, in turn: as many bytes of a value.
+    /// The value of each byte that the targets must have, in turn, and how many bytes.
     found: Vec<(u8, usize)>,
     copies: Vec<(CaiView, u8)>,
     openers: Vec<thread::JoinHandle<()>>,
     told: Told,
 }
 
-/// Makes a context current, whatever cudarc has noted.
-fn bind(context: &CudaContext) {
-    // SAFETY: a living context.
-    unsafe { result::ctx::set_current(context.cu_ctx()) }.expect("current");
-}
-
 fn bytes_of(view: &CaiView) -> usize {
     view.descriptor().len() as usize * size_of::<f32>()
-}
-
-fn current() -> Option<usize> {
-    let context = result::ctx::get_current().expect("told");
-    context.map(|context| context.addr())
 }
 
 impl Program<'_> {
@@ -125,7 +116,7 @@ impl Program<'_> {
         if self.made.is_empty() || self.dice.below(4) == 0 {
             // One that is not forked waits for the whole context.
             let made = match self.dice.below(4) {
-                0 => self.home.new_stream(),
+                0 => self.contexts[0].new_stream(),
                 _ => self.own.fork(),
             };
             bind(&self.contexts[self.current]);
@@ -196,8 +187,8 @@ impl Program<'_> {
         };
         let is_met = self.has_met(is_refused);
         assert!(done.is_ok() || is_met, "{done:?}");
-        let expected = self.contexts[self.current].cu_ctx().addr();
-        assert_eq!(current(), Some(expected), "what is current after {what}");
+        let expected = self.contexts[self.current].cu_ctx().addr() as u64;
+        assert_eq!(current(), expected, "what is current after {what}");
         self.forget_noted();
     }
 
@@ -222,7 +213,7 @@ impl Program<'_> {
 
     /// cudarc would tell a refused call to its next one.
     fn forget_noted(&self) {
-        for context in self.contexts.iter().chain([&self.home]) {
+        for context in self.contexts {
             let _ = context.check_err();
         }
     }
@@ -340,7 +331,7 @@ impl Program<'_> {
         let slice = self.slice.take().and_then(Arc::into_inner);
         let view = CaiView::from_cudarc(slice.expect("the holder's alone"), [LENGTH]);
         self.views.push(view.expect("a view"));
-        for _ in 0..2 {
+        for _ in 0..LAST_READS {
             let stream = self.some_stream();
             self.read(&stream).expect("a read");
         }
@@ -412,7 +403,7 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
     let machine = machine();
     machine.log_every_thread();
     let primary = CudaContext::new(0).expect("device 0");
-    let targets: Vec<_> = (0..ROUNDS * STEPS)
+    let targets: Vec<_> = (0..ROUNDS * STEPS + LAST_READS)
         .map(|_| Memory::new(&primary, BYTES))
         .collect();
     let mut told = Told::default();
@@ -437,7 +428,6 @@ fn a_slice_is_written_after_those_to_whom_it_was_lent() {
         let program = Program {
             machine: &machine,
             dice,
-            home: Arc::clone(&home),
             contexts: &contexts,
             current: 0,
             own,

@@ -72,13 +72,13 @@ struct Program<'a> {
     told: Told,
 }
 
-fn current() -> u64 {
+pub(crate) fn current() -> u64 {
     let context = result::ctx::get_current().expect("told");
     context.map_or(0, |context| context.addr() as u64)
 }
 
 /// Makes a context current, whatever cudarc has noted.
-fn bind(context: &CudaContext) {
+pub(crate) fn bind(context: &CudaContext) {
     // SAFETY: a living context.
     unsafe { result::ctx::set_current(context.cu_ctx()) }.expect("current");
 }

@@ -73,5 +73,7 @@ fn of_thread() -> Option<Range<usize>> {
     None
 }
 
-#[cfg(all(test, target_os = "linux", not(miri)))]
+#[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+pub(crate) use tests::on_stack_of;

@@ -429,7 +429,7 @@ impl Nest {
         }
     }
 
-    /// What has to wait in the release of one comes before the others, as it would if it had nested.
+    /// Nodes that have to wait in the release of one come before the others, as they would if they had nested.
     #[cold]
     fn release_waiting(&self) {
         while let Some(node) = NonNull::new(self.waiting.replace(ptr::null_mut())) {

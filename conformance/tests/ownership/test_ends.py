@@ -346,7 +346,7 @@ def test_so_it_does_at_any_depth(kept: str, stack: int) -> None:
 
 
 def test_a_chain_that_is_too_deep_keeps_nothing_else_waiting() -> None:
-    """Whoever waits for another end in a finaliser would wait for ever."""
+    """A finaliser that waited for another end would wait for ever."""
     ended: list[str] = []
 
     class Says(Cai):

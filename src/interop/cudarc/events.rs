@@ -41,8 +41,8 @@ pub(super) fn wait_for_writes<T>(slice: &CudaSlice<T>) -> Result<CUdeviceptr, Dr
     // If the last stream went before, and another thread forked one since, cudarc has not waited, which is not seen here.
     if !context.is_in_multi_stream_mode() {
         // `device_ptr_mut` gives the event of writes, and waits for none without a stream.
-        // SAFETY: handles and shares, which the slice keeps while it is borrowed; the copy of them is not dropped, and nothing of
-        // it is changed.
+        // SAFETY: handles and shares (`tests`), which the slice keeps while it is borrowed; the copy of them is not dropped, and
+        // nothing of it is changed.
         let mut copy = ManuallyDrop::new(unsafe { std::ptr::read(slice) });
         wait(stream, event(copy.device_ptr_mut(stream).1))?;
     }
@@ -93,4 +93,17 @@ fn event<'a>(at_end: SyncOnDrop<'a>) -> Option<&'a CudaEvent> {
     };
     forget(at_end);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bitwise copy of a slice is read, whose fields are cudarc's own.
+    #[test]
+    fn a_slice_holds_handles_and_shares_alone() {
+        type Events = [Option<CudaEvent>; 2];
+        type Fields = (CUdeviceptr, usize, Events, Arc<CudaStream>);
+        assert_eq!(size_of::<CudaSlice<[u64; 9]>>(), size_of::<Fields>());
+    }
 }

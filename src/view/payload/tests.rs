@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::process::stack::on_stack_of;
 use crate::protocol::descriptor::{Descriptor, RawTensor};
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
@@ -84,11 +85,11 @@ impl Drop for Says {
     }
 }
 
-/// What ends, in this order, with owners that stand so deep, on a thread that has so large a stack.
+/// Returns the words of those that end, in this order, with owners so deep, on a thread with so large a stack.
 fn ends(depth: usize, stack: usize) -> Vec<&'static str> {
     let said = Arc::default();
     let says = |word| Says(word, Arc::clone(&said));
-    // What stands beside a chain which is ended later, ends later.
+    // An owner beside a chain that ends later ends later, too.
     let first = Owner::new((Owner::new(says("first")), Owner::new(says("second"))));
     let inner = Owner::new((first, Owner::new(says("third")), says("fourth")));
     let owner = (1..depth).fold(inner, |owner, _| Owner::new(owner));
@@ -97,15 +98,7 @@ fn ends(depth: usize, stack: usize) -> Vec<&'static str> {
     said.clone()
 }
 
-fn on_stack_of<R: Send>(bytes: usize, run: impl FnOnce() -> R + Send) -> R {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(bytes);
-        let thread = thread.spawn_scoped(scope, run).expect("a thread");
-        thread.join().expect("no panic")
-    })
-}
-
-/// Who waits for it in a finaliser would wait for ever.
+/// A finaliser that waited for it would wait for ever.
 #[test]
 fn what_is_let_go_of_after_a_long_chain_ends_at_once() {
     struct Waits(Option<Owner>, Arc<Mutex<Vec<&'static str>>>);
