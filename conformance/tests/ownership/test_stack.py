@@ -1,0 +1,107 @@
+"""The stack that a finaliser finds below owners that end, and greenlets that leave theirs in another order."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cai_dlpack as cd
+import pytest
+
+from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.ownership import native
+
+#: In bytes, of which `docs/ownership.md` tells: what nested ends use, the last one of them included.
+MOST = (128 << 10) + (16 << 10)
+#: What 64 ends use, which nest on a stack of any size.
+LEAST = 64 * 1024
+
+
+class Ends(Cai):
+    """A producer that calls a function as it ends."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        super().__init__(interface())
+        self.end = end
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def chain(producer: object, length: int) -> Any:
+    """A view of a tensor of a view, and so on, of the producer, which nothing else keeps."""
+    view = cd.view(producer, device_id=0)
+    del producer
+    for _ in range(length):
+        view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)), producer_stream=None)
+    return view
+
+
+def here() -> int:
+    """The address of a variable in a C function that this calls."""
+    stack = native.with_gil().stack
+    stack.restype = ctypes.c_size_t
+    address: int = stack()
+    return address
+
+
+@pytest.mark.parametrize("mebibytes", [0.5, 1, 2, 8, 64])
+def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None:
+    """One that recurses until Python refuses it must find what it has found elsewhere."""
+    used: dict[int, int] = {}
+
+    def end(length: int) -> None:
+        found: list[int] = []
+        held = [chain(Ends(lambda: found.append(here())), length)]
+        begun = here()
+        held.clear()
+        used[length] = begun - found[0]
+
+    def end_all() -> None:
+        for length in [*range(70), 100, 200, 500, 1_000, 2_000, 4_000, 6_000, 8_000, 20_000]:
+            end(length)
+
+    before = threading.stack_size(int(mebibytes * (1 << 20)))
+    try:
+        thread = threading.Thread(target=end_all)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    most = MOST if mebibytes >= 2 else LEAST
+    assert len(used) == 79
+    assert {length: bytes_used for length, bytes_used in used.items() if bytes_used - used[0] > most} == {}
+
+
+@pytest.mark.parametrize("rounds", [1, 100])
+def test_greenlets_that_leave_finalisers_crosswise_keep_nothing_waiting(rounds: int) -> None:
+    """They share a thread: the ends that have begun do not return in the order in which they nest."""
+    import greenlet
+
+    ended: list[str] = []
+    main = greenlet.getcurrent()
+
+    def end(producer: Callable[[], object]) -> None:
+        view = chain(Ends(producer), 0)
+        del view
+
+    def cross() -> None:
+        first = greenlet.greenlet(lambda: end(main.switch))
+        second = greenlet.greenlet(lambda: end(first.switch))
+        first.switch()  # back from the first one's finaliser
+        second.switch()  # whose finaliser has the first one leave
+        assert first.dead and not second.dead
+        second.switch()
+        assert second.dead
+
+    for _ in range(rounds):
+        cross()
+    view = chain(Ends(lambda: ended.append("chain")), 30_000)
+    del view
+    assert ended == ["chain"]
+    for _ in range(100):
+        view = chain(Ends(lambda: ended.append("alone")), 0)
+        del view
+    assert ended == ["chain", *["alone"] * 100]
