@@ -30,7 +30,7 @@ class Ends(Cai):
         self.end()
 
 
-def chain(producer: object, length: int) -> Any:
+def chain(producer: Any, length: int) -> Any:
     """A view of a tensor of a view, and so on, of the producer, which nothing else keeps."""
     view = cd.view(producer, device_id=0)
     del producer
