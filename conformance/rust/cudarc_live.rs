@@ -1,15 +1,18 @@
 //! Streams and memory are kept: no safe program has the driver use what is gone.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
+use cai_dlpack::protocol::descriptor::{Descriptor, RawTensor};
+use cai_dlpack::protocol::device::Device;
+use cai_dlpack::protocol::dtype::DType;
 use cai_dlpack::protocol::rule::Rule;
 use cai_dlpack::protocol::stream::Stream;
-use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream};
+use cai_dlpack::view::{ConsumeGuard, DlpackTensor, IntoLiveStream, LiveStream, Owner};
 use cai_dlpack::{CaiView, Error};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaGraph, CudaStream};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result, sys};
 
 use crate::simulator::machine;
 
@@ -314,4 +317,79 @@ fn no_program_uses_what_is_gone() {
     assert!(view.on(unsafe { LiveStream::new(gone) }).is_err());
     let calls = machine.sim.calls();
     assert!(calls.iter().any(|call| call.result == Some(INVALID_HANDLE)));
+}
+
+/// Memory of a pool, which its end gives back on a stream.
+struct Pooled {
+    memory: sys::CUdeviceptr,
+    context: Arc<CudaContext>,
+    stream: Weak<CudaStream>,
+    freed: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.context.bind_to_thread().expect("a context");
+        let stream = self.stream.upgrade();
+        let freed = stream.map(|stream| {
+            // SAFETY: memory of the pool, freed once, on a live stream.
+            unsafe { result::free_async(self.memory, stream.cu_stream()) }
+        });
+        let is_freed = matches!(freed, Some(Ok(())));
+        self.freed.lock().expect("no panic").push(is_freed);
+    }
+}
+
+/// Makes a tensor of memory that was allocated on a stream, which something else must keep.
+fn pooled(stream: &Arc<CudaStream>, freed: &Arc<Mutex<Vec<bool>>>) -> DlpackTensor {
+    // SAFETY: freed once, by the owner's end.
+    let memory = unsafe { result::malloc_async(stream.cu_stream(), 64) }.expect("memory");
+    let owner = Owner::new(Pooled {
+        memory,
+        context: Arc::clone(stream.context()),
+        stream: Arc::downgrade(stream),
+        freed: Arc::clone(freed),
+    });
+    let raw = RawTensor::new(memory, Device::cuda(0), DType::F32, &[16]);
+    let descriptor = Descriptor::new(&raw).expect("a valid tensor");
+    // SAFETY: 64 bytes of the owner, which nothing writes.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, owner) };
+    view.to_dlpack(LiveStream::NONE)
+        .expect("no order is needed")
+}
+
+/// Also below a chain that is too deep for its stack, where the end of the memory has to wait.
+#[test]
+fn what_keeps_a_stream_ends_after_the_memory() {
+    let _machine = machine();
+    let context = CudaContext::new(0).expect("device 0");
+    let ways: [(&str, fn(DlpackTensor, &Arc<CudaStream>) -> CaiView); 3] = [
+        ("imported", |tensor, stream| {
+            CaiView::from_dlpack(tensor, stream).expect("a view")
+        }),
+        ("moved", |tensor, stream| {
+            let other = stream.context().new_stream().expect("a stream");
+            let view = CaiView::from_dlpack(tensor, &other).expect("a view");
+            view.on(stream).expect("an order")
+        }),
+        ("named by a view", |tensor, stream| {
+            let other = array(stream);
+            CaiView::from_dlpack(tensor, other.ready()).expect("a view")
+        }),
+    ];
+    for (way, made) in ways {
+        for depth in [
+            0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 66, 100, 127, 128, 129, 300,
+        ] {
+            let freed = Arc::<Mutex<Vec<_>>>::default();
+            let stream = context.new_stream().expect("a stream");
+            let view = made(pooled(&stream, &freed), &stream);
+            drop(stream);
+            let owner = (0..depth).fold(Owner::new(view), |owner, _| Owner::new(owner));
+            let end = thread::Builder::new().stack_size(256 << 10);
+            let thread = end.spawn(|| drop(owner)).expect("a thread");
+            thread.join().expect("no panic");
+            assert_eq!(*freed.lock().expect("no panic"), [true], "{way}, {depth}");
+        }
+    }
 }

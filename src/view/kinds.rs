@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use super::block::{Abi, owner_in};
-use super::payload::{EndsOn, Kind, RawOwner, Vtable};
+use super::payload::{self, EndsOn, Kind, RawOwner, Vtable};
 use super::stats;
 
 impl RawOwner {
@@ -31,6 +31,37 @@ impl<T: Send + 'static> Kind for Boxed<T> {
     unsafe fn end(payload: NonNull<()>) {
         stats::RELEASED.add();
         // SAFETY: `Owner::new` leaked this box of a `T`, and a payload ends once.
+        let value = unsafe { Box::from_raw(payload.cast::<T>().as_ptr()) };
+        contain(|| drop(value));
+    }
+}
+
+/// Drops a value after the owners that wait on this thread to end.
+pub(super) fn drop_in_order<T: Send + 'static>(value: T) {
+    if !payload::ends_wait() {
+        return drop(value);
+    }
+    let payload = NonNull::from(Box::leak(Box::new(value))).cast();
+    let raw = RawOwner::again(payload, Uncounted::<T>::vtable());
+    // SAFETY: fresh, and released once.
+    unsafe { raw.release() };
+}
+
+/// A `Box<T>` that was made by [`drop_in_order`], and not counted.
+struct Uncounted<T>(std::marker::PhantomData<T>);
+
+impl<T: Send + 'static> Kind for Uncounted<T> {
+    const ENDS_ON: EndsOn = EndsOn::AnyThread;
+
+    // Without owners that wait, it would have been dropped in a forked child, too.
+    const SURVIVES_FORK: bool = true;
+
+    fn vtable() -> &'static Vtable {
+        const { &Vtable::of::<Self>() }
+    }
+
+    unsafe fn end(payload: NonNull<()>) {
+        // SAFETY: `drop_in_order` leaked this box of a `T`, and a payload ends once.
         let value = unsafe { Box::from_raw(payload.cast::<T>().as_ptr()) };
         contain(|| drop(value));
     }

@@ -153,8 +153,9 @@ use crate::protocol::stream::Stream;
 /// ```
 pub struct CaiView {
     descriptor: Descriptor,
-    streams: Streams,
     owner: Owner,
+    /// What keeps them ends after the owner, which may use them until its end.
+    streams: Streams,
 }
 
 impl fmt::Debug for CaiView {
@@ -367,12 +368,12 @@ impl CaiView {
     pub(crate) unsafe fn end(view: &mut ManuallyDrop<Self>) {
         // SAFETY: a field of a view, aligned and initialised; dropped once, as nobody uses it afterwards.
         unsafe { ptr::drop_in_place(&raw mut view.descriptor) };
-        // SAFETY: a field of a view, aligned and initialised; dropped once, as nobody uses it afterwards.
-        unsafe { ptr::drop_in_place(&raw mut view.streams) };
         // SAFETY: a field of a view, aligned and initialised; moved out once, as nobody uses it afterwards.
         let owner = unsafe { ptr::read(&raw const view.owner) };
         // SAFETY: the GIL by this function's contract.
         unsafe { owner.end() };
+        // SAFETY: a field of a view, aligned and initialised; dropped once, as nobody uses it afterwards.
+        unsafe { ptr::drop_in_place(&raw mut view.streams) };
     }
 
     /// Names the stream on which the producer goes on working: the return edge goes there, and is then all that

@@ -266,22 +266,28 @@ impl Node {
     /// `node` is initialised and nobody else uses it or its block from now on.
     #[inline]
     pub(super) unsafe fn release(node: NonNull<Self>) {
+        // SAFETY: this function's contract.
+        nested(|| unsafe { Self::release_now(node) }, || Some(node));
+    }
+
+    /// Like [`Node::release`], at any depth.
+    ///
+    /// # Safety
+    /// As [`Node::release`].
+    #[inline]
+    unsafe fn release_now(node: NonNull<Self>) {
         // SAFETY: initialised, by this function's contract.
         let owner = unsafe { node.as_ref() }.owner;
-        if owner.is_parents() {
-            stats::LEAKED.add();
-            // Else the block is left too: the memory may be of an allocator that this thread must not call.
-            if owner.vtable.ends_anywhere {
-                // SAFETY: the payload is given up; the node is ours; its payload may end on any thread.
-                unsafe { Self::free(node) };
-            }
-            return;
-        }
-        nested(
+        if !owner.is_parents() {
             // SAFETY: the vtable came with this payload; the contract of `release_node` is ours.
-            || unsafe { (owner.vtable.release_node)(node) },
-            || Some(node),
-        );
+            return unsafe { (owner.vtable.release_node)(node) };
+        }
+        stats::LEAKED.add();
+        // Else the block is left too: the memory may be of an allocator that this thread must not call.
+        if owner.vtable.ends_anywhere {
+            // SAFETY: the payload is given up; the node is ours; its payload may end on any thread.
+            unsafe { Self::free(node) };
+        }
     }
 
     /// Like [`Node::release`], on a thread where the payload may end, so that none is asked for.
@@ -386,16 +392,28 @@ fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) 
             nest.keep(node());
             return;
         }
-        nest.depth.set(depth + 1);
-        release();
-        if !nest.waiting.get().is_null() && nest.may_empty() {
-            nest.release_waiting();
-        }
-        nest.depth.set(nest.depth.get() - 1);
+        nest.run(release);
     });
 }
 
+/// Whether owners wait on this thread for a release to return.
+#[inline]
+pub(super) fn ends_wait() -> bool {
+    !cfg!(all(loom, test)) && NEST.with(|nest| !nest.waiting.get().is_null())
+}
+
 impl Nest {
+    /// Runs a release, at whatever depth, and then those that wait if there is room for them.
+    #[inline]
+    fn run(&self, release: impl FnOnce()) {
+        self.depth.set(self.depth.get() + 1);
+        release();
+        if !self.waiting.get().is_null() && self.may_empty() {
+            self.release_waiting();
+        }
+        self.depth.set(self.depth.get() - 1);
+    }
+
     /// Whether a release within another one has to wait: it is too deep, or comes after one that waits.
     #[inline]
     fn must_wait(&self, depth: u32) -> bool {
@@ -429,7 +447,8 @@ impl Nest {
         }
     }
 
-    /// Nodes that have to wait in the release of one come before the others, as they would if they had nested.
+    /// Nodes that have to wait in the release of one come before the others, as they would if they had nested. Each ends, or this
+    /// would go on for ever where the depth at which they wait begins below.
     #[cold]
     fn release_waiting(&self) {
         while let Some(node) = NonNull::new(self.waiting.replace(ptr::null_mut())) {
@@ -437,7 +456,7 @@ impl Nest {
             // SAFETY: a node in this list is initialised and ours.
             let next = unsafe { node.as_ref() }.next;
             // SAFETY: out of the list, and ours.
-            unsafe { Node::release(node) };
+            self.run(|| unsafe { Node::release_now(node) });
             self.append(next, last);
         }
     }

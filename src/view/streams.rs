@@ -9,6 +9,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use super::kinds::drop_in_order;
 use super::worker::Worker;
 use crate::driver::{Context, Defaults};
 use crate::protocol::device::Device;
@@ -55,11 +56,22 @@ pub(crate) enum Kept {
 
 impl Kept {
     pub(crate) fn by(keeper: impl Send + Sync + 'static) -> Self {
-        Self::By(Arc::new(keeper))
+        Self::By(Arc::new(InOrder(Some(keeper))))
     }
 
     pub(crate) const fn is_promise(&self) -> bool {
         matches!(self, Self::Promise)
+    }
+}
+
+/// Drops a value after the owners that wait on this thread to end, which may use the stream.
+struct InOrder<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> Drop for InOrder<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            drop_in_order(value);
+        }
     }
 }
 

@@ -87,3 +87,46 @@ def test_released_although_the_main_thread_sits_in(sits_in: str, interpreter: In
     slowest = float(printed)
     print(f"{interpreter.name}, {sits_in}: slowest but one of {TIMES} releases {slowest * 1000:.2f} ms")
     assert slowest < PROMISED
+
+
+@EACH_INTERPRETER
+def test_one_has_ended_before_the_next_begins_to(interpreter: Interpreter) -> None:
+    """The main thread and the reaper both empty the queue, as long as no driver is in use; a finaliser may let go of the GIL."""
+    exit_code, printed = interpreter.run(
+        """
+        import threading, time
+        import cai_dlpack as cd
+        from cai_conformance import abi
+        from conformance.tests.doubles.producers import Cai, interface
+
+        class Owner(Cai):
+            def __init__(self, name):
+                super().__init__(interface())
+                self.name = name
+
+            def __del__(self):
+                said.append(f"{self.name} begins")
+                time.sleep(0.02)
+                said.append(f"{self.name} has ended")
+
+        def tensor(name):
+            view = cd.view(Owner(name), device_id=0, producer_stream=None)
+            return abi.consume(view.__dlpack__(stream=-1, max_version=(1, 3)))
+
+        def release(tensors):
+            for one in tensors:
+                abi.release(one, gil=False)
+                time.sleep(0.003)
+
+        for _ in range(10):
+            said = []
+            thread = threading.Thread(target=release, args=([tensor(name) for name in "abcd"],))
+            thread.start()
+            late = time.monotonic() + 20
+            while len(said) < 8 and time.monotonic() < late:
+                pass  # byte code, between two of which the main thread ends owners
+            thread.join()
+            assert said == [f"{name} {what}" for name in "abcd" for what in ("begins", "has ended")], said
+        """
+    )
+    assert exit_code == 0, printed

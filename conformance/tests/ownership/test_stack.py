@@ -12,6 +12,7 @@ import pytest
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.ownership import native
+from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 #: In bytes, of which `docs/ownership.md` tells: what nested ends use, the last one of them included.
 MOST = (128 << 10) + (16 << 10)
@@ -73,6 +74,39 @@ def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None
     most = MOST if mebibytes >= 2 else LEAST
     assert len(used) == 79
     assert {length: bytes_used for length, bytes_used in used.items() if bytes_used - used[0] > most} == {}
+
+
+@EACH_INTERPRETER
+def test_a_chain_ends_wherever_the_stack_becomes_too_small(interpreter: Interpreter) -> None:
+    """What waited was emptied above that place, into itself below it, for ever and with the GIL."""
+    exit_code, printed = interpreter.run(
+        """
+        import threading
+        import cai_dlpack as cd
+
+        class Array:
+            __cuda_array_interface__ = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+            def __del__(self):
+                ended.append(1)
+
+        def end():
+            view = cd.view(Array(), device_id=0, producer_stream=None)
+            for _ in range(300):
+                view = cd.from_dlpack(view.__dlpack__(stream=-1, max_version=(1, 3)), producer_stream=None)
+            del view
+
+        ended = []
+        for kibibytes in range(1024, 1160, 4):
+            threading.stack_size(kibibytes << 10)
+            thread = threading.Thread(target=end)
+            thread.start()
+            thread.join()
+        assert len(ended) == 34, ended
+        """,
+        seconds=60,
+    )
+    assert exit_code == 0, printed
 
 
 @pytest.mark.parametrize("rounds", [1, 100])

@@ -114,13 +114,12 @@ impl Beside {
         visit.call(&rare.stream_object)?;
         visit.call(&rare.producer_object)
     }
+}
 
-    /// Drops the fields, with the GIL held, in a call that PyO3 does not count: PyO3's drop would keep the objects
-    /// until its next call.
-    #[cfg(not(Py_LIMITED_API))]
+impl Drop for Beside {
     #[inline(always)]
-    pub(crate) fn end(self) {
-        if let Some(rare) = self.rare {
+    fn drop(&mut self) {
+        if let Some(rare) = self.rare.take() {
             rare.end();
         }
     }
@@ -138,16 +137,14 @@ impl Rare {
         self.scope.as_ref().map_or(Ok(()), Scope::check)?;
         (self.recall.as_deref()).map_or(Ok(()), Recall::take)
     }
-}
 
-#[cfg(not(Py_LIMITED_API))]
-impl Rare {
+    /// Lets go of the stream objects, which the end of the array may use, after it (`PyCaiView` drops its array first). A
+    /// `Py`'s own drop would not wait for an array that has to wait, and would keep them in a call that PyO3 does not count.
     #[cold]
     fn end(mut self) {
         let objects = [self.stream_object.take(), self.producer_object.take()];
         for object in objects.into_iter().flatten() {
-            // SAFETY: the GIL is held (`Beside::end`).
-            unsafe { release::end(object) };
+            release::end(object);
         }
     }
 }

@@ -106,8 +106,8 @@ impl PyCaiView {
         // The end of the array may use the streams, whose objects end after it.
         // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };
-        // SAFETY: initialised, and moved out once (this function's contract).
-        unsafe { beside.assume_init_read() }.end();
+        // SAFETY: initialised, and not used afterwards (this function's contract).
+        unsafe { beside.assume_init_drop() };
     }
 
     /// Wraps a view that was derived from this one: of the same memory, in the same consume block, on the same streams.

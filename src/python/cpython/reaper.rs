@@ -6,7 +6,7 @@
 //! ```
 //! A deleter never waits: a push is a few atomic operations, and one wake-up if the queue was empty. The pending call
 //! is faster, but runs only when the main thread runs byte code; the reaper also runs while the main thread is in a C
-//! call. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees
+//! call. They do not run at the same time. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees
 //! memory breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
 //!
 //! **At the end** a function of `atexit` closes the gate, stops the reaper and empties the queue. Later deletions
@@ -31,6 +31,9 @@ use crate::{driver, view};
 
 static QUEUE: Queue = Queue::new();
 static GATE: Gate = Gate::new();
+/// Whether one of the two empties the queue now. The other leaves what has come since to it: what was let go of first has
+/// ended before what came after it begins to.
+static DRAINING: AtomicBool = AtomicBool::new(false);
 /// Whether a pending call is scheduled.
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// The reaper; null before the first owner and after the end. Read inside the gate only, so that it may be taken once
@@ -82,6 +85,11 @@ fn wake() {
             CALLED.store(false, Ordering::SeqCst);
         }
     }
+    wake_reaper();
+}
+
+/// Called inside the gate.
+fn wake_reaper() {
     // SAFETY: null, or a box that is freed only after the gate is closed and every thread has left it.
     if let Some(reaper) = unsafe { REAPER.load(Ordering::Acquire).as_ref() } {
         reaper.thread().unpark();
@@ -102,13 +110,27 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() }, may_call);
+        // For what came meanwhile, which the reaper has left to this call.
+        if !QUEUE.is_empty() {
+            GATE.enter(wake_reaper);
+        }
     }
     0
 }
 
 /// Releases what is in the queue, as long as `may` says so before each: what ends may wait, while another thread brings a
-/// driver. The reaper gets the rest. The caller is attached to the interpreter that loaded the library.
-fn drain(_py: Python<'_>, may: impl Fn() -> bool) {
+/// driver. The reaper gets the rest. Does nothing while another thread is at it.
+///
+/// The caller is attached to the interpreter that loaded the library.
+fn drain(py: Python<'_>, may: impl Fn() -> bool) {
+    if !DRAINING.swap(true, Ordering::SeqCst) {
+        drain_alone(py, may);
+        DRAINING.store(false, Ordering::SeqCst);
+    }
+}
+
+/// As [`drain`], whoever else is at it.
+fn drain_alone(_py: Python<'_>, may: impl Fn() -> bool) {
     thread_exit::guard();
     for node in QUEUE.take() {
         if !may() {
@@ -185,12 +207,12 @@ impl Round {
     }
 }
 
-/// Sleeps until the queue holds something; returns false once the gate is closed.
+/// Sleeps until the queue holds something that no pending call is at; returns false once the gate is closed.
 fn wait() -> bool {
     while !GATE.is_closed() {
         // Also if the interpreter ends without closing the gate: CPython then stops this thread for ever when it
         // attaches (`thread_exit`).
-        if !QUEUE.is_empty() {
+        if !QUEUE.is_empty() && !DRAINING.load(Ordering::SeqCst) {
             return true;
         }
         std::thread::park();
@@ -266,7 +288,7 @@ fn close(py: Python<'_>) {
             let _ = reaper.join();
         }
     });
-    drain(py, || true);
+    drain_alone(py, || true);
     tracing::flush(py);
 }
 
@@ -287,6 +309,7 @@ extern "C" fn reset_in_child() {
     view::DRAINED.catch_up(&view::QUEUED);
     GATE.forget_who_is_inside();
     CALLED.store(false, Ordering::Relaxed);
+    DRAINING.store(false, Ordering::Relaxed);
     // The handle of a thread that the child does not have; leaked.
     REAPER.store(ptr::null_mut(), Ordering::Relaxed);
     INSTALLING.store(false, Ordering::Relaxed);

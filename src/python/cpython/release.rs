@@ -36,15 +36,11 @@ pub(crate) fn own(object: Bound<'_, PyAny>) -> PyResult<RawOwner> {
 }
 
 /// Gives a strong reference up, after the owners that wait on this thread to end, which may use the object. It is not counted.
-///
-/// # Safety
-/// The GIL is held.
-#[cfg(not(Py_LIMITED_API))]
-pub(crate) unsafe fn end(object: Py<PyAny>) {
+pub(crate) fn end(object: Py<PyAny>) {
     // SAFETY: a `Py` is never null.
     let payload = unsafe { NonNull::new_unchecked(object.into_ptr()) };
-    // SAFETY: the reference is given up with the handle; the GIL is held (this function's contract).
-    unsafe { RawOwner::again(payload.cast(), &PARENT).end() };
+    // SAFETY: the reference is given up with the handle.
+    unsafe { RawOwner::again(payload.cast(), &PARENT).release() };
 }
 
 /// Counts on a thread that holds the GIL, which keeps others from counting meanwhile, if there is one.

@@ -170,7 +170,7 @@ impl Held {
             Ends::Owner(owned) => {
                 #[cfg(feature = "cudarc")]
                 drop(owned.reader);
-                room::end_owner((owned.stream, owned.owner));
+                room::end_owner((owned.owner, owned.stream));
                 None
             }
         }

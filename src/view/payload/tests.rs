@@ -125,6 +125,38 @@ fn what_is_let_go_of_after_a_long_chain_ends_at_once() {
     }
 }
 
+/// Runs something further down the stack.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn further_down(steps: usize, run: &mut (dyn FnMut() + Send)) {
+    let room = std::hint::black_box([0_u8; 16]);
+    match steps {
+        0 => run(),
+        _ => further_down(steps - 1, run),
+    }
+    std::hint::black_box(&room);
+}
+
+/// The list of what waits was emptied above that place, into itself below it, for ever.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn a_chain_ends_wherever_the_stack_becomes_too_small() {
+    for (kibibytes, steps) in (48..104)
+        .step_by(4)
+        .flat_map(|room| (0..24).map(move |steps| (room, steps)))
+    {
+        let (done, over) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().stack_size((1 << 20) + (kibibytes << 10));
+        let thread = thread.spawn(move || {
+            let mut chain = Some((0..300).fold(Owner::new(1_u8), |owner, _| Owner::new(owner)));
+            further_down(steps, &mut || drop(chain.take()));
+            done.send(()).expect("it is awaited");
+        });
+        let ended = over.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(ended, Ok(()), "{kibibytes} KiB, {steps} steps");
+        thread.expect("a thread").join().expect("no panic");
+    }
+}
+
 #[test]
 fn owners_end_in_the_order_in_which_they_are_let_go_of() {
     let some = [
