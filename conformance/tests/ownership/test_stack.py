@@ -48,6 +48,17 @@ def here() -> int:
     return address
 
 
+def on_stack_of(kibibytes: int, run: Callable[[], None]) -> None:
+    """Runs something on a thread that has so large a stack; 0: as large as usual."""
+    before = threading.stack_size(kibibytes << 10)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+
+
 @pytest.mark.parametrize("mebibytes", [0.5, 1, 2, 8, 64])
 def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None:
     """One that recurses until Python refuses it must find what it has found elsewhere."""
@@ -64,13 +75,7 @@ def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None
         for length in [*range(70), 100, 200, 500, 1_000, 2_000, 4_000, 6_000, 8_000, 20_000]:
             end(length)
 
-    before = threading.stack_size(int(mebibytes * (1 << 20)))
-    try:
-        thread = threading.Thread(target=end_all)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
+    on_stack_of(int(mebibytes * 1024), end_all)
     most = MOST if mebibytes >= 2 else LEAST
     assert len(used) == 79
     assert {length: bytes_used for length, bytes_used in used.items() if bytes_used - used[0] > most} == {}
@@ -109,19 +114,20 @@ def test_a_chain_ends_wherever_the_stack_becomes_too_small(interpreter: Interpre
     assert exit_code == 0, printed
 
 
+@pytest.mark.parametrize("kibibytes", [0, 512])
 @pytest.mark.parametrize("rounds", [1, 100])
-def test_greenlets_that_leave_finalisers_crosswise_keep_nothing_waiting(rounds: int) -> None:
+def test_greenlets_that_leave_finalisers_crosswise_keep_nothing_waiting(rounds: int, kibibytes: int) -> None:
     """They share a thread: the ends that have begun do not return in the order in which they nest."""
     import greenlet
 
     ended: list[str] = []
-    main = greenlet.getcurrent()
 
     def end(producer: Callable[[], object]) -> None:
         view = chain(Ends(producer), 0)
         del view
 
     def cross() -> None:
+        main = greenlet.getcurrent()
         first = greenlet.greenlet(lambda: end(main.switch))
         second = greenlet.greenlet(lambda: end(first.switch))
         first.switch()  # back from the first one's finaliser
@@ -130,12 +136,15 @@ def test_greenlets_that_leave_finalisers_crosswise_keep_nothing_waiting(rounds: 
         second.switch()
         assert second.dead
 
-    for _ in range(rounds):
-        cross()
-    view = chain(Ends(lambda: ended.append("chain")), 30_000)
-    del view
-    assert ended == ["chain"]
-    for _ in range(100):
-        view = chain(Ends(lambda: ended.append("alone")), 0)
+    def end_all() -> None:
+        for _ in range(rounds):
+            cross()
+        view = chain(Ends(lambda: ended.append("chain")), 30_000)
         del view
-    assert ended == ["chain", *["alone"] * 100]
+        ended.append("let go of")
+        for _ in range(100):
+            view = chain(Ends(lambda: ended.append("alone")), 0)
+            del view
+
+    on_stack_of(kibibytes, end_all)
+    assert ended == ["chain", "let go of", *["alone"] * 100]
