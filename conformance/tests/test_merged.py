@@ -82,3 +82,35 @@ def test_all_that_is_read_is_merged(door: str, machine: Machine) -> None:
             assert found is wanted, (flag, version, tensor, made.read)
             if door == "view":
                 assert (version == 3) == ("so that nothing else is asked" in str(cd.explain(made)))
+
+
+@pytest.mark.parametrize("memory", ["pinned_memory", "managed_memory"])
+@pytest.mark.parametrize("takes_device", [False, True])
+@pytest.mark.parametrize("keywords", [{}, {"device": "cpu"}, {"device": (1, 0), "copy": False}], ids=str)
+def test_so_it_is_of_memory_that_is_wanted_as_the_cpus(
+    keywords: Any, takes_device: bool, memory: str, machine: Machine
+) -> None:
+    """If the producer refuses the CPU, or knows no such keyword, the library imports it, and shares."""
+    data = getattr(machine, memory)(64)
+    kind = {"pinned_memory": 3, "managed_memory": 13}[memory]
+
+    class Producer:
+        def __init__(self, of_dict: bool, of_tensor: bool) -> None:
+            self.tensor = {"device": (kind, 0), "data": data, "flags": int(of_tensor)}
+            self.__cuda_array_interface__ = interface(data=(data, of_dict))
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return kind, 0
+
+    def refusing(self: Any, *, dl_device: Any = None, **_: Any) -> object:
+        if dl_device not in (None, (kind, 0)):
+            raise BufferError("no other device")
+        return abi.make(**self.tensor).capsule()
+
+    def unknowing(self: Any, *, stream: Any = None, max_version: Any = None) -> object:
+        return abi.make(**self.tensor).capsule()
+
+    kept = type("Array", (Producer,), {"__dlpack__": refusing if takes_device else unknowing})
+    for of_dict, of_tensor in itertools.product([False, True], [False, True]):
+        view = cd.from_dlpack(kept(of_dict, of_tensor), **keywords)
+        assert (view.read_only, view.ptr) == (of_dict or of_tensor, data), (of_dict, of_tensor)

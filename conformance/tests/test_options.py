@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import inspect
+import pydoc
+import unittest.mock
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +149,20 @@ def test_each_function_takes_the_same(name: str) -> None:
     for keyword in SHARED:
         assert shown[keyword].default == inspect.signature(cd.view).parameters[keyword].default
         assert f"\n{keyword} : " in (function.__doc__ or ""), f"{name}: {keyword} is not in the docstring"
+
+
+def test_python_can_show_all_that_is_public() -> None:
+    """`help` and `unittest.mock` read every signature, and refuse one that is no Python."""
+    assert "class CaiView" in pydoc.render_doc(cd, renderer=pydoc.plaintext)  # type: ignore[arg-type]
+    methods = [value for value in vars(cd.CaiView).values() if callable(value)]
+    functions = [value for name in cd.__all__ if callable(value := getattr(cd, name))]
+    shown = [value for value in methods + functions if getattr(value, "__text_signature__", None)]
+    for value in shown:
+        inspect.signature(value)
+        pydoc.render_doc(value)
+    assert {cd.view, cd.CaiView.on, cd.CaiView.consume} <= set(shown)
+    assert str(inspect.signature(cd.CaiView.on)).startswith("(self, stream, /")
+    unittest.mock.create_autospec(cd.CaiView)
 
 
 @pytest.mark.parametrize("keyword", SHARED)

@@ -112,6 +112,17 @@ impl Order {
     }
 }
 
+impl Order {
+    /// This order, and then the other one; only those that make a call, unless one is refused.
+    fn then(self, next: Self) -> Self {
+        match (&self, &next) {
+            (_, Self::Refused(_)) | (Self::Nothing { .. } | Self::Unordered { .. }, _) => next,
+            (_, Self::Nothing { .. } | Self::Unordered { .. }) => self,
+            _ => Self::Both(Box::new([self, next])),
+        }
+    }
+}
+
 impl From<Plan> for Order {
     fn from(plan: Plan) -> Self {
         match plan {
@@ -171,6 +182,8 @@ pub(crate) enum Asks {
     Unstated(Stream),
     /// It asks for the order of a stream that the caller has not named.
     Unnamed,
+    /// It asks the host to wait, and then for the order of this stream, if the caller has named it.
+    HostAnd(Option<Request>),
     /// It reads the stream in the dict, and waits by itself, or not at all.
     Nothing,
 }
@@ -195,7 +208,10 @@ impl Call {
                 Asks::For(Request::Stream(Stream::LegacyDefault))
             }
             Waits::Nobody if !is_cpu && !has_buffer => Asks::For(Request::NoSync),
-            Waits::Stream if is_on_host && self.looks_at_buffer => Asks::For(Request::Host),
+            Waits::Stream if is_on_host && self.looks_at_buffer => match is_cpu {
+                true => Asks::For(Request::Host),
+                false => Asks::HostAnd(stream),
+            },
             Waits::Stream if !is_cpu => stream.map_or(Asks::Unnamed, Asks::For),
             // It passes no stream, which for a device of ROCm means the default one.
             Waits::Host if platform == Platform::Rocm && self.reads == Reads::Dlpack => {
@@ -250,12 +266,14 @@ impl Call {
             },
             (Asks::Unstated(work), ..) => unstated(work, |request| decide(request, policy))?,
             _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
-            (Asks::Unnamed, ..) => match policy {
-                SyncPolicy::None => nothing(Reason::PolicyNone),
-                policy => Order::Unnamed {
-                    ready,
-                    on_host: policy == SyncPolicy::Host,
-                },
+            (Asks::Unnamed, ..) => unnamed(ready, policy, decide),
+            (Asks::HostAnd(stream), ..) => match decide(Request::Host, policy)? {
+                Order::Refused(why) => Order::Refused(why),
+                first => first.then(match stream {
+                    // A launch on stream 0 passes None, by which the host waits again; one on the legacy default stream its number.
+                    None | Some(LEGACY_DEFAULT) => unnamed(ready, policy, decide),
+                    Some(request) => decide(request, policy)?,
+                }),
             },
             // The library's own wait is refused by the driver as ours would be, as for a stream that is being captured.
             (Asks::Nothing, Waits::Host, _) => match decide(Request::Host, SyncPolicy::Event)? {
@@ -282,6 +300,23 @@ impl Call {
                 on_host: false,
             },
         })
+    }
+}
+
+/// The order of a stream that the caller has not named.
+fn unnamed<E>(
+    ready: Stream,
+    policy: SyncPolicy,
+    decide: impl Fn(Request, SyncPolicy) -> Result<Order, E>,
+) -> Order {
+    let on_host = match policy {
+        SyncPolicy::None => return Plan::Nothing(Reason::PolicyNone).into(),
+        policy => policy == SyncPolicy::Host,
+    };
+    match decide(LEGACY_DEFAULT, policy) {
+        // That is so of every stream: the data is ready on one of another thread's.
+        Ok(Order::Refused(why)) if why.rule() == Rule::StreamThread => Order::Refused(why),
+        _ => Order::Unnamed { ready, on_host },
     }
 }
 

@@ -6,6 +6,7 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::protocol::device::Flags;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::call::choice::flag;
 use crate::python::call::device;
@@ -15,7 +16,7 @@ use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
-use crate::python::class::view::PyCaiView;
+use crate::python::class::view::{PyCaiView, scope_of};
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::new::{new_dict, new_str, new_uint};
 use crate::python::cpython::recursion::Level;
@@ -127,6 +128,10 @@ impl Function for FromCai {
             AllowCaiOnly::Yes,
         )?;
         let beside = beside.keeping(None, options.producer_object.as_deref());
+        let beside = match scope_of(&arguments.obj) {
+            None => beside,
+            Some(scope) => beside.within(scope),
+        };
         // SAFETY: written: `import` has not failed.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
@@ -187,6 +192,15 @@ impl Function for FromDlpack {
         let named = options.producer_object.as_deref();
         let beside = Beside::default().keeping(stream.as_deref(), named);
         // SAFETY: written: `by_dlpack` has not failed.
+        let view = unsafe { new.view().assume_init_ref() };
+        let beside = match scope_of(&arguments.obj) {
+            // A copy is not the block's.
+            Some(scope) if !view.descriptor().flags().contains(Flags::IS_COPIED) => {
+                beside.within(scope)
+            }
+            _ => beside,
+        };
+        // SAFETY: written, as above.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
 }

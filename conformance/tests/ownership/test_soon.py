@@ -91,7 +91,7 @@ def test_released_although_the_main_thread_sits_in(sits_in: str, interpreter: In
 
 @EACH_INTERPRETER
 def test_one_has_ended_before_the_next_begins_to(interpreter: Interpreter) -> None:
-    """The main thread and the reaper both empty the queue, as long as no driver is in use; a finaliser may let go of the GIL."""
+    """Without a driver the main thread and the reaper both empty the queue; a finaliser may let go of the GIL."""
     exit_code, printed = interpreter.run(
         """
         import threading, time

@@ -5,9 +5,11 @@ No kernel is compiled or launched, for which there is no compiler here: what a l
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cai_dlpack as cd
 import numpy as np
@@ -31,6 +33,19 @@ def launched(view: cd.CaiView, stream: Any) -> tuple[Any, list[Any]]:
     arguments: list[Any] = []
     _Kernel._prepare_args(SimpleNamespace(extensions=[]), kind, view, stream, [], arguments)
     return kind, arguments
+
+
+def typed(view: cd.CaiView) -> None:
+    """Has Numba look for the type of an argument as a launch does: in C, where a buffer is read first."""
+    from numba.cuda.cext import _dispatcher
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    class Known(Exception):
+        pass
+
+    kernel = cuda.jit(lambda array: None)
+    with mock.patch.object(CUDADispatcher, "_compile_for_args", side_effect=Known), contextlib.suppress(Known):
+        _dispatcher.Dispatcher._cuda_call(kernel, view)
 
 
 def made(machine: Machine, **changes: Any) -> cd.CaiView:
@@ -162,10 +177,29 @@ def test_a_kernel_takes_the_memory_that_explain_says(machine: Machine, kind: int
         return
     machine.clear()
     assert is_said_to_be_taken(view) == (kind != 1 and is_taken(view))
-    if kind in (3, 13):
-        assert [name for name, _ in machine.order()] == ["cuStreamSynchronize"]
-        told = cd.explain(view, to="numba", stream=machine.stream())
-        assert told.launch is not None and told.launch.driver_calls == ("cuStreamSynchronize",)
+
+
+@pytest.mark.parametrize("memory", ["pinned_memory", "managed_memory"])
+@pytest.mark.parametrize("ready", ["own", "another", "none"])
+@pytest.mark.parametrize("name", ["0", "default", "legacy", "per thread", "own"])
+def test_explain_tells_a_launchs_calls_with_memory_that_the_host_reads(
+    machine: Machine, name: str, ready: str, memory: str
+) -> None:
+    """Numba asks it for its buffer, for the type: the host waits. Then the launch's stream is made to wait."""
+    stream, number = streams(machine)[name]
+    on = {"own": number, "another": machine.stream(), "none": None}[ready]
+    view = made(machine, stream=on, data=(getattr(machine, memory)(4096), False))
+    told = cd.explain(view, to="numba", stream=number).launch
+    assert told is not None and told.refused is None
+    machine.clear()
+    typed(view)
+    launched(view, stream)
+    calls = tuple(call for call, _ in machine.order())
+    if number == 1 and ready != "none":
+        # By stream=1 alone it is not known which of two calls follows.
+        assert told.driver_calls is None and told.unknown is not None and calls[0] == "cuStreamSynchronize"
+    else:
+        assert told.driver_calls == calls
 
 
 @pytest.mark.parametrize("typestr", ["<M8[s]", "|S4", "<U2", "|V12", ">f4", "<f4"])

@@ -256,21 +256,33 @@ USES: dict[str, Callable[[cd.CaiView, Track], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("made", ["lent", "on", "view", "join"])
+@pytest.mark.parametrize("made", ["lent", "on", "view", "join", "from_cai", "from_dlpack", "consume"])
 def test_after_the_end_a_lent_view_is_refused(use: str, made: str, track: Track) -> None:
-    """So is whatever was made of it."""
+    """So is whatever was made of it, in a block of its own that is still open, too."""
+    inner = ExitStack()
     with track.view(track.a).consume(track.b) as lent:
         further = {
             "lent": lambda: lent,
             "on": lambda: lent.on(LEGACY),
             "view": lambda: cd.view(lent),
             "join": lambda: cd.join([lent], on=LEGACY)[0],
+            "from_cai": lambda: cd.from_cai(lent),
+            "from_dlpack": lambda: cd.from_dlpack(lent, stream=LEGACY),
+            "consume": lambda: inner.enter_context(lent.consume(LEGACY)),
         }[made]()
     track.machine.clear_own()
     found = refuse(lambda: USES[use](further, track), BufferError)
     check_refusal(found, "scope-ended", None)
     assert track.machine.calls() == []
     assert (further.shape, further.ptr) == ((2, 3), track.data), "what it is can still be read"
+    inner.close()
+
+
+@pytest.mark.parametrize("keywords", [{"copy": True}, {"device": "cpu"}], ids=str)
+def test_a_copy_of_a_lent_view_is_not_the_blocks(keywords: Any, track: Track) -> None:
+    with track.view(track.a).consume(track.b) as lent:
+        copied = cd.from_dlpack(lent, **keywords)
+    abi.release(abi.consume(cd.to_dlpack(copied, stream=None)))
 
 
 class Ending:

@@ -12,6 +12,7 @@ import cai_dlpack as cd
 import numba.cuda
 import pytest
 from cai_conformance import abi
+from cai_dlpack import _core
 
 from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
@@ -50,6 +51,22 @@ def test_the_dict_of_another_threads_stream_is_refused(track: Track) -> None:
     refused = elsewhere(view.to_cai)
     assert isinstance(refused, cd.BufferRefusal) and refused.rule == "stream-thread"
     assert not elsewhere(lambda: hasattr(view, "__cuda_array_interface__"))
+
+
+@pytest.mark.parametrize("to", [row["name"] for row in _core._partners() if row["calls"]])
+@pytest.mark.parametrize("memory", ["device_memory", "pinned_memory", "managed_memory"])
+def test_explain_refuses_it_whatever_stream_the_consumer_names(memory: str, to: str, machine: Machine) -> None:
+    """Also where the caller has not named it: what refuses every stream refuses that one."""
+    data = (getattr(machine, memory)(64), False)
+    view = elsewhere(lambda: (machine.set_current(0), cd.view(Cai(interface(data=data, stream=PER_THREAD))))[1])
+    named = cd.explain(view, to=to, stream=LEGACY)
+    found = cd.explain(view, to=to)
+    assert (found.refused is None) == (named.refused is None)
+    assert (found.launch is None) == (named.launch is None)
+    if found.launch is not None and named.launch is not None:
+        assert (found.launch.refused is None) == (named.launch.refused is None)
+    if found.refused is not None:
+        assert "[stream-thread]" in found.refused or found.refused == named.refused
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

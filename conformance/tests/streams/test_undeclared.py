@@ -400,6 +400,20 @@ def test_strict_takes_what_is_declared(make: Callable[[Track], Any], track: Trac
         cd.view(make(track))
 
 
+def test_so_it_does_where_the_data_is_wanted_elsewhere(track: Track) -> None:
+    """The producer's own refusal of the device would tell nothing of the stream."""
+    tensor = tvm_ffi.from_dlpack(track.view(track.a))
+    refused = refuse(lambda: cd.from_dlpack(tensor, device="cpu", strict=True), BufferError)
+    check_refusal(refused, "stream-undeclared", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cd.StreamWarning)
+        with pytest.raises(cd.StreamWarning):
+            cd.from_dlpack(tensor, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cd.StreamWarning)
+        assert cd.from_dlpack(tensor, device="cpu").device == (1, 0)
+
+
 def test_strict_refuses_what_the_interface_forbids() -> None:
     with cd.policy(strict=True):
         for changes, rule in ({"stream": 0}, "stream-zero"), ({"version": ...}, "version-missing"):

@@ -299,7 +299,11 @@ impl<T: Element> DevicePtrMut<T> for StreamSlice<'_, '_, ViewMut<'_, T>> {
 }
 
 impl CaiView {
-    /// Makes a view of a slice of cudarc's, in C order, writable, and ready after the slice's last write.
+    /// Makes a view of a slice of cudarc's, in C order, writable, and ready after the slice's last write that cudarc has recorded.
+    ///
+    /// cudarc 0.19.10 records no use on a stream whose own `CudaContext` has no stream of its making at that time: a default
+    /// stream of another `CudaContext` or thread, or a borrowed stream. The slice's stream has to wait for such a one
+    /// (`stream.join(&other)`) before.
     ///
     /// The slice's own stream is the ready stream and the producer stream. The slice is dropped with the
     /// last view and tensor of it, in its own context whatever is current then; what is current stays.

@@ -61,6 +61,13 @@ impl Beside {
         }
     }
 
+    /// Ends the view with a `consume` block.
+    #[cold]
+    pub(crate) fn within(mut self, scope: &Scope) -> Self {
+        self.rare.get_or_insert_default().scope = Some(scope.clone());
+        self
+    }
+
     /// Keeps the object of the `use_stream` block on whose stream the view is ready: the block may end before the view.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ impl PyConsume {
     fn begin<'py>(&self, py: Python<'py>, guard: ConsumeGuard) -> PyResult<Bound<'py, PyCaiView>> {
         // The producer's code, which has been asked where it works, may have ended the block of this view.
         self.view.get().check_scope()?;
-        let scope = Scope::begin(guard.consumer());
+        let scope = Scope::begin(guard.consumer(), self.view.get().scope());
         let stream_object = self.stream_object.clone_ref(py);
         let consumed = PyCaiView::consumed(
             self.view.bind(py),

@@ -13,13 +13,16 @@ use crate::view::Consumer;
 pub(crate) struct Scope {
     ended: Arc<AtomicBool>,
     consumer: Consumer,
+    /// The block of the view that was lent, which may be left before this one.
+    outer: Option<Box<Self>>,
 }
 
 impl Scope {
-    pub(crate) fn begin(consumer: Consumer) -> Self {
+    pub(crate) fn begin(consumer: Consumer, outer: Option<&Self>) -> Self {
         Self {
             ended: Arc::default(),
             consumer,
+            outer: outer.cloned().map(Box::new),
         }
     }
 
@@ -33,10 +36,9 @@ impl Scope {
     #[inline]
     pub(crate) fn check(&self) -> PyResult<()> {
         if self.ended.load(Ordering::Acquire) {
-            Err(ended())
-        } else {
-            Ok(())
+            return Err(ended());
         }
+        self.outer.as_deref().map_or(Ok(()), Self::check)
     }
 
     pub(crate) fn consumer(&self) -> Consumer {

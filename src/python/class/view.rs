@@ -58,6 +58,15 @@ fn is_collected(object: NonNull<()>) -> bool {
     flags & ffi::Py_TPFLAGS_HAVE_GC != 0
 }
 
+/// Returns the `consume` block of an object, if it is a view of one.
+#[inline(always)]
+pub(crate) fn scope_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Scope> {
+    match object.is_exact_instance_of::<PyCaiView>() {
+        true => object.cast::<PyCaiView>().ok()?.get().scope(),
+        false => None,
+    }
+}
+
 impl PyCaiView {
     /// Wraps a view.
     #[inline(always)]

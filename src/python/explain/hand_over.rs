@@ -468,6 +468,7 @@ impl<'v> Consumer<'v> {
                 return Ok(order);
             }
             Asks::For(request) => self.policy_of(request),
+            Asks::HostAnd(_) => self.policy_of(Request::Host),
             _ => self.policy,
         };
         self.after_producer(order, policy)

@@ -576,22 +576,36 @@ fn transferred<'py>(
         return Ok(None);
     }
     let plain = plain(options);
-    let view = match import(object, &plain) {
-        Ok(view) => PyCaiView::new(view).into_object(py)?,
+    let mut view = match import(object, &plain) {
+        Ok(view) => view,
         Err(error) if errors::is_of_the_process(py, &error) => return Err(error),
+        // Not the producer's doing, so that its refusal of the device would tell nothing.
+        Err(error) if undeclared::is_refusal(py, &error) => return Err(error),
         Err(error) => {
             release::drop_now(error);
             return Ok(None);
         }
     };
-    let own = view.get().view().device();
-    let flags = view.get().view().descriptor().flags();
-    let is_shared =
-        own.is_host_readable() && wanted == Device::HOST && !flags.contains(Flags::IS_COPIED);
+    let (own, descriptor) = (view.device(), view.descriptor());
+    let is_shared = own.is_host_readable()
+        && wanted == Device::HOST
+        && !descriptor.flags().contains(Flags::IS_COPIED);
     if own == wanted || request.copy == Some(false) && !is_shared || !device::gets_to(own, wanted)?
     {
         return Ok(None);
     }
+    if is_shared && descriptor.access() == Access::Writable && facts.table.is_none() {
+        // Its interface says so; what its tensor says is merged, as without `device=`.
+        let request = own_request(request, &plain);
+        let offer =
+            dlpack::offer_of_object(object, facts.traits, &request, &plain, descriptor.access())?;
+        let descriptor = descriptor
+            .clone()
+            .with_access(offer.tensor.descriptor.access());
+        // SAFETY: the same bytes; no right to write is added to one that the interface gives.
+        unsafe { view.set_descriptor(descriptor) };
+    }
+    let view = PyCaiView::new(view).into_object(py)?;
     let (facts, request) = (known_types::facts_of(&view)?, request.without_producer());
     offer_of_view(&view, facts, &request, options, Access::Unknown).map(Some)
 }

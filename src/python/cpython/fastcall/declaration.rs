@@ -85,7 +85,9 @@ pub(super) fn text<S: Signature>(slf: &str, parameter: impl Fn(&Parameter) -> St
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!slf.is_empty()).then(|| slf.to_owned()));
     parts.extend(S::POSITIONAL.iter().map(&parameter));
-    parts.extend((!S::POSITIONAL.is_empty()).then(|| "/".to_owned()));
+    // CPython's own sign of the object, which is positional, too.
+    let is_positional = !S::POSITIONAL.is_empty() || slf.starts_with('$');
+    parts.extend(is_positional.then(|| "/".to_owned()));
     parts.extend((!S::KEYWORDS.is_empty()).then(|| "*".to_owned()));
     parts.extend(S::KEYWORDS.iter().map(&parameter));
     format!("({})", parts.join(", "))

@@ -262,7 +262,7 @@ pub(crate) fn function<'py, F: Function>(
 /// Makes a method descriptor of `class`, which checks the class of the object.
 pub(crate) fn method<'py, F: Function>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
     F::intern_names(class.py());
-    let definition = definition::<F>("$self, /")?;
+    let definition = definition::<F>("$self")?;
     // SAFETY: the definition is never freed, and its function has the signature of its flags.
     let method = unsafe { ffi::PyDescr_NewMethod(class.as_type_ptr(), definition) };
     // SAFETY: a new reference, or NULL with an exception set.
