@@ -246,3 +246,25 @@ def test_a_malformed_mask_is_refused_by_its_own_defect(inner: Any, rule: str) ->
     with pytest.raises((TypeError, ValueError)) as found:
         cd.view(cai(mask=Mask()), device_id=0)
     assert found.value.rule == rule  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1", (1, 0)], ids=str)
+@pytest.mark.parametrize("copy", [None, True, False])
+@pytest.mark.parametrize("memory", ["device_memory", "pinned_memory"])
+def test_what_a_producer_refuses_by_dlpack_is_not_taken_by_its_dict(
+    memory: str, copy: bool | None, device: Any, machine: Machine
+) -> None:
+    """A `BufferError` may be about the device; one that is raised without a device is not."""
+    data, kind = getattr(machine, memory)(64), {"device_memory": abi.CUDA, "pinned_memory": abi.CUDA_HOST}[memory]
+
+    class Pending:
+        __cuda_array_interface__ = interface(data=(data, False))
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return kind, 0
+
+        def __dlpack__(self, **_: Any) -> object:
+            raise BufferError("values to be resolved first")
+
+    with pytest.raises(BufferError, match="values to be resolved first"):
+        cd.from_dlpack(Pending(), device=device, copy=copy)

@@ -104,7 +104,7 @@ impl Function for Consume {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (slf, stream) = (view(slf), arguments.stream);
-        slf.get().check_scope()?;
+        slf.get().check_alive()?;
         let consumer = stream::named(&stream, Field::Argument("stream"))?;
         let strict = flag(arguments.strict, "strict")?.unwrap_or(false);
         // Drops the references to the view and the stream object if the block is refused.
@@ -148,7 +148,6 @@ impl Function for AsKind {
         let (py, slf) = (slf.py(), view(slf));
         slf.get().check_alive()?;
         let side = choice(&arguments.kind, "kind", &KINDS)?;
-        slf.get().check_scope()?;
         if side == PresentAs::Host {
             let this = slf.get().view();
             // Refused before that wait: without one `present_as` itself refuses before it waits.
@@ -157,7 +156,9 @@ impl Function for AsKind {
             }
             slf.get().follow_by_name(Request::Host)?;
         }
-        let derived = PyCaiView::derive(&slf, slf.get().view().present_as(side)?)?;
+        let presented = slf.get().view().present_as(side)?;
+        slf.get().check_scope()?;
+        let derived = PyCaiView::derive(&slf, presented)?;
         if side == PresentAs::Cuda {
             slf.get().follow()?;
         }
@@ -195,8 +196,9 @@ impl Function for OneField {
         arguments: Self::Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, slf) = (slf.py(), view(slf));
-        slf.get().check_scope()?;
+        slf.get().check_alive()?;
         let field = fields::field(&slf, &arguments.name, arguments.dtype.as_deref())?;
+        slf.get().check_scope()?;
         Ok(field.into_object(py)?.into_any())
     }
 }

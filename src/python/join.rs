@@ -107,7 +107,7 @@ fn join<'py>(items: &Bound<'py, PyAny>, on: &Bound<'py, PyAny>) -> PyResult<Boun
     for item in iterate(items)? {
         let item = item?;
         if let Ok(view) = item.cast::<PyCaiView>() {
-            view.get().check_scope()?;
+            view.get().check_alive()?;
             arrays.push(item);
         } else if is_array(&item)? {
             arrays.push(item);

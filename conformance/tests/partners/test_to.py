@@ -473,6 +473,7 @@ class Refusing:
         "nothing",
         "attributes",
         "a refused export",
+        "a refused view",
         "a capsule",
         "a tensor that ends",
         *BARE,
@@ -508,6 +509,16 @@ class Refusing:
             case "a refused export":
                 with contextlib.suppress(Exception):
                     view.__dlpack__(stream=-5)
+            case "a refused view":
+                refused: list[Callable[[], object]] = [
+                    lambda: view.field("x"),
+                    lambda: view.present_as("host"),
+                    lambda: view.consume(object()),
+                    lambda: cd.view(view, shape=(7,)),
+                    lambda: cd.join([view, "x"], on=1),
+                ]
+                with contextlib.suppress(ValueError, TypeError, BufferError):
+                    raise AssertionError(self.draw.choice(refused)())
             case "a capsule":
                 return view.__dlpack__(stream=-1, max_version=(1, 3))
             case "a tensor that ends":

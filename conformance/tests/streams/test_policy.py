@@ -172,11 +172,12 @@ def test_the_environment_names_the_policy(sync: str, calls: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, calls), done.stderr
 
 
-@pytest.mark.parametrize("sync", ["", "never", "Host"])
+@pytest.mark.parametrize("sync", ["", "never", "Host", "event\udcff"])
 def test_a_wrong_environment_is_refused_when_the_package_is_imported(sync: str) -> None:
     done = on_the_simulator("import cai_dlpack", CAI_DLPACK_SYNC=sync)
     assert done.returncode == 1
-    assert "ValueError" in done.stderr and "CAI_DLPACK_SYNC" in done.stderr and f"'{sync}'" in done.stderr
+    shown = sync.replace("\udcff", "\ufffd")  # a byte that is no UTF-8
+    assert "ValueError" in done.stderr and "CAI_DLPACK_SYNC" in done.stderr and f"'{shown}'" in done.stderr
 
 
 def test_other_libraries_variables_say_nothing_here() -> None:

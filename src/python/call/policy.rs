@@ -71,8 +71,8 @@ pub(crate) fn read_environment() -> PyResult<()> {
     if environment_flag("CAI_DLPACK_TRACE")? && !IS_TRACED.swap(true, Ordering::Relaxed) {
         Reason::new().keep();
     }
-    match std::env::var("CAI_DLPACK_SYNC") {
-        Ok(name) if by_name(&name).is_none() => {
+    match environment("CAI_DLPACK_SYNC") {
+        Some(name) if by_name(&name).is_none() => {
             let found = format!("'{name}'");
             Err(not_among("CAI_DLPACK_SYNC", &found, &POLICIES_BY_NAME).into())
         }
@@ -87,9 +87,14 @@ const POLICIES_BY_NAME: [(&str, SyncPolicy); 3] = [
     ("none", SyncPolicy::None),
 ];
 
+/// Reads a variable; what is no UTF-8 is shown by U+FFFD, and is no value of any.
+fn environment(variable: &'static str) -> Option<String> {
+    std::env::var_os(variable).map(|given| given.to_string_lossy().into_owned())
+}
+
 fn environment_flag(variable: &'static str) -> PyResult<bool> {
     const FLAGS: [(&str, bool); 2] = [("0", false), ("1", true)];
-    let Ok(given) = std::env::var(variable) else {
+    let Some(given) = environment(variable) else {
         return Ok(false);
     };
     match FLAGS.iter().find(|(name, _)| *name == given) {

@@ -93,12 +93,13 @@ pub(crate) fn derived<'py>(
     let parent = object.cast::<PyCaiView>()?;
     let this = parent.get();
     undeclared::check_view(parent, options)?;
-    this.check_scope()?;
     let view = route::own(kept_by_parent(parent, this.view().clone())?, options)?;
     // Where the data is ready is the caller's word.
     if options.producer.is_none() {
         this.follow()?;
     }
+    // A view whose tensor may be recalled is used from here on: nothing is refused any more.
+    this.check_scope()?;
     let (view, beside) = this.wrap(object.py(), view).into_fields();
     let named = options.producer_object.as_deref();
     let is_ready = this.view().ready_number() == view.ready_number();

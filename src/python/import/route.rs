@@ -555,11 +555,11 @@ fn claim_for(
     claim_decided(memory, offer, options)
 }
 
-/// Asks a view of the object for the tensor on another device, if the producer has refused that device; `None` if it has
+/// Asks a view of the object's tensor for it on another device, if the producer has refused that device; `None` if it has
 /// refused something else, or the view does not get there either.
 ///
 /// # Errors
-/// Those of [`offer_of_view`]; an interrupt, and a lack of memory.
+/// Those of [`offer_of_object`], without the device, and of [`offer_of_view`].
 #[cold]
 fn transferred<'py>(
     object: &Bound<'py, PyAny>,
@@ -576,34 +576,21 @@ fn transferred<'py>(
         return Ok(None);
     }
     let plain = plain(options);
-    let mut view = match import(object, &plain) {
-        Ok(view) => view,
-        Err(error) if errors::is_of_the_process(py, &error) => return Err(error),
-        // Not the producer's doing, so that its refusal of the device would tell nothing.
-        Err(error) if undeclared::is_refusal(py, &error) => return Err(error),
-        Err(error) => {
-            release::drop_now(error);
-            return Ok(None);
+    let own = own_request(request, &plain);
+    let view = match offer_of_object(object, facts, &own, &plain) {
+        Ok(mut offer) => {
+            decide(&mut offer, &plain)?;
+            claim_view(offer, &plain)?
         }
+        // It was not the device that the producer has refused.
+        Err(refused) => refused_by_numpy(object, refused, &own, &plain)?,
     };
-    let (own, descriptor) = (view.device(), view.descriptor());
-    let is_shared = own.is_host_readable()
-        && wanted == Device::HOST
-        && !descriptor.flags().contains(Flags::IS_COPIED);
+    let (own, flags) = (view.device(), view.descriptor().flags());
+    let is_shared =
+        own.is_host_readable() && wanted == Device::HOST && !flags.contains(Flags::IS_COPIED);
     if own == wanted || request.copy == Some(false) && !is_shared || !device::gets_to(own, wanted)?
     {
         return Ok(None);
-    }
-    if is_shared && descriptor.access() == Access::Writable && facts.table.is_none() {
-        // Its interface says so; what its tensor says is merged, as without `device=`.
-        let request = own_request(request, &plain);
-        let offer =
-            dlpack::offer_of_object(object, facts.traits, &request, &plain, descriptor.access())?;
-        let descriptor = descriptor
-            .clone()
-            .with_access(offer.tensor.descriptor.access());
-        // SAFETY: the same bytes; no right to write is added to one that the interface gives.
-        unsafe { view.set_descriptor(descriptor) };
     }
     let view = PyCaiView::new(view).into_object(py)?;
     let (facts, request) = (known_types::facts_of(&view)?, request.without_producer());

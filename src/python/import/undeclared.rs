@@ -10,8 +10,6 @@ use crate::protocol::stream::{Platform, Stream};
 use crate::python::call::options::Options;
 use crate::python::class::view::PyCaiView;
 use crate::python::cpython::int::type_name;
-use crate::python::cpython::new::new_str;
-use crate::python::cpython::{release, warn};
 use crate::python::import::notice::{NAME_THE_STREAM, Notice, warn_of};
 use crate::python::import::traits::Traits;
 use crate::view::Streams;
@@ -74,18 +72,6 @@ pub(crate) fn of_capsule(
     options: &Options<'_, '_>,
 ) -> PyResult<Streams> {
     streams(capsule, descriptor, Silent::Capsule, options)
-}
-
-/// Whether an error is what an undeclared stream raises: the refusal of a strict import, or the warning, made an error by a filter.
-#[cold]
-pub(crate) fn is_refusal(py: Python<'_>, error: &PyErr) -> bool {
-    let is_refused = || -> PyResult<bool> {
-        let rule = error.value(py).getattr(new_str(py, "rule")?)?;
-        rule.eq(Rule::StreamUndeclared.id())
-    };
-    let is_warned =
-        || warn::classes(py).is_ok_and(|classes| error.is_instance(py, classes.base.bind(py)));
-    release::dropping(|| is_refused().unwrap_or(false) || is_warned())
 }
 
 /// Refuses a view that has ended; and one of undeclared order to a strict import that names no stream either. Other
