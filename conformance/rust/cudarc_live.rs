@@ -363,7 +363,8 @@ fn pooled(stream: &Arc<CudaStream>, freed: &Arc<Mutex<Vec<bool>>>) -> DlpackTens
 fn what_keeps_a_stream_ends_after_the_memory() {
     let _machine = machine();
     let context = CudaContext::new(0).expect("device 0");
-    let ways: [(&str, fn(DlpackTensor, &Arc<CudaStream>) -> CaiView); 3] = [
+    type Way = fn(DlpackTensor, &Arc<CudaStream>) -> CaiView;
+    let ways: [(&str, Way); 3] = [
         ("imported", |tensor, stream| {
             CaiView::from_dlpack(tensor, stream).expect("a view")
         }),

@@ -16,6 +16,7 @@ use crate::python::capsule;
 use crate::python::capsule::Empty;
 use crate::python::class::alloc::NewView;
 use crate::python::class::beside::Beside;
+use crate::python::class::scope::Scope;
 use crate::python::class::view::{PyCaiView, scope_of};
 use crate::python::cpython::fastcall::{Function, Value, signature};
 use crate::python::cpython::new::{new_dict, new_str, new_uint};
@@ -193,16 +194,24 @@ impl Function for FromDlpack {
         let beside = Beside::default().keeping(stream.as_deref(), named);
         // SAFETY: written: `by_dlpack` has not failed.
         let view = unsafe { new.view().assume_init_ref() };
-        let beside = match scope_of(&arguments.obj) {
-            // A copy is not the block's.
-            Some(scope) if !view.descriptor().flags().contains(Flags::IS_COPIED) => {
-                beside.within(scope)
-            }
-            _ => beside,
+        let beside = match of_block(&arguments.obj, view) {
+            Some(scope) => beside.within(scope),
+            None => beside,
         };
         // SAFETY: written, as above.
         Ok(unsafe { new.finish(beside) }?.into_any())
     }
+}
+
+/// Returns the block of the view that another one was made of, unless that is a copy: one that has another address, as the view may
+/// have been one of a copy.
+#[inline(always)]
+fn of_block<'a>(object: &'a Bound<'_, PyAny>, made: &CaiView) -> Option<&'a Scope> {
+    let scope = scope_of(object)?;
+    let own = object.cast::<PyCaiView>().ok()?.get().view().descriptor();
+    let made = made.descriptor();
+    let is_copy = made.flags().contains(Flags::IS_COPIED) && made.data() != own.data();
+    (!is_copy).then_some(scope)
 }
 
 with_options! {

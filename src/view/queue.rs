@@ -9,13 +9,21 @@ use std::sync::atomic::Ordering;
 use super::loom::{AtomicPtr, AtomicUsize, yield_now};
 use super::payload::Node;
 
-/// An intrusive list of [`Node`]s, the last one first. A node is in it from its push until some `take` returns it.
-pub(crate) struct Queue(AtomicPtr<Node>);
+/// Intrusive lists of [`Node`]s. A node is in one from its push until some `take` returns it.
+pub(crate) struct Queue {
+    /// What was pushed, the last one first.
+    pushed: AtomicPtr<Node>,
+    /// What was put back, the first one first: before all that is pushed.
+    put_back: AtomicPtr<Node>,
+}
 
 impl Queue {
     #[cfg(not(all(loom, test)))]
     pub(crate) const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+        Self {
+            pushed: AtomicPtr::new(ptr::null_mut()),
+            put_back: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// Adds a node; returns true if the queue was empty, so that its consumer must be woken.
@@ -23,12 +31,12 @@ impl Queue {
     /// # Safety
     /// `node` is initialised, and from now on the queue's alone.
     pub(crate) unsafe fn push(&self, node: NonNull<Node>) -> bool {
-        let mut head = self.0.load(Ordering::Relaxed);
+        let mut head = self.pushed.load(Ordering::Relaxed);
         loop {
             // SAFETY: the node is ours until the exchange below publishes it.
             unsafe { (*node.as_ptr()).next = head };
             // `Release` publishes the node's content with it; no ABA, since `take` takes everything.
-            match self.0.compare_exchange_weak(
+            match self.pushed.compare_exchange_weak(
                 head,
                 node.as_ptr(),
                 Ordering::Release,
@@ -43,18 +51,37 @@ impl Queue {
     /// Takes every node, for the caller to own: the first one that was pushed comes first, as an owner may need one that is let go
     /// of after it.
     pub(crate) fn take(&self) -> Taken {
-        let last_first = Taken(self.0.swap(ptr::null_mut(), Ordering::Acquire));
+        let last_first = Taken(self.pushed.swap(ptr::null_mut(), Ordering::Acquire));
         let mut first = ptr::null_mut();
         for node in last_first {
             // SAFETY: the iterator has handed out the node, which is ours.
             unsafe { (*node.as_ptr()).next = first };
             first = node.as_ptr();
         }
-        Taken(first)
+        let before = self.put_back.swap(ptr::null_mut(), Ordering::Acquire);
+        let Some(last) = Taken(before).last() else {
+            return Taken(first);
+        };
+        // SAFETY: the iterator has handed out the node, which is ours.
+        unsafe { (*last.as_ptr()).next = first };
+        Taken(before)
+    }
+
+    /// Gives back a node that was taken, and those that come after it: they come before all others at the next `take`. One
+    /// caller of `take` at a time does so.
+    ///
+    /// # Safety
+    /// `node` is initialised, and from now on the queue's alone.
+    pub(crate) unsafe fn put_back(&self, node: NonNull<Node>, rest: &mut Taken) {
+        // SAFETY: the node is ours until the store below publishes it.
+        unsafe { (*node.as_ptr()).next = rest.0 };
+        rest.0 = ptr::null_mut();
+        self.put_back.store(node.as_ptr(), Ordering::Release);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed).is_null()
+        self.pushed.load(Ordering::Relaxed).is_null()
+            && self.put_back.load(Ordering::Relaxed).is_null()
     }
 }
 

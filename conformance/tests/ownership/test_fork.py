@@ -98,6 +98,42 @@ CASES = {
 
         in_child(child)
     """,
+    "in a finaliser that the main thread runs": """
+        class Forks(Cai):
+            def __del__(self):
+                children.append(os.fork())
+
+        children, held = [], [tensor_of(Forks(interface())), *(tensor_of(cai()) for _ in range(5))]
+        parent = os.getpid()
+        native.storm(held, gil=True)
+        assert until(lambda: children, 5)
+        if os.getpid() == parent:
+            assert os.waitpid(children[0], 0)[1] == 0
+        alive = weakref.ref(producer := cai())
+        own = tensor_of(producer)
+        del producer
+        native.storm([own], gil=True)
+        # The parent's are pending in the parent alone.
+        pending = cd.stats()["pending"]
+        ended = until(lambda: alive() is None, 5)
+        if os.getpid() != parent:
+            os._exit(0 if (pending, ended) == (1, True) else 1)
+        assert ended and until(lambda: cd.stats()["pending"] == 0, 5)
+    """,
+    "in a finaliser that the reaper runs, whose thread is the child's only one": """
+        class Forks(Cai):
+            def __del__(self):
+                children.append(os.fork())
+
+        children, held = [], [tensor_of(Forks(interface())), *(tensor_of(cai()) for _ in range(5))]
+        native.storm(held, gil=True)
+        native.without_gil().sit(300_000)  # the main thread runs no pending call
+        assert until(lambda: children, 5)
+        late = time.monotonic() + 10
+        while (ended := os.waitpid(children[0], os.WNOHANG)) == (0, 0) and time.monotonic() < late:
+            time.sleep(0.01)
+        assert ended == (children[0], 0), ended
+    """,
     "a child of a child": """
         tensor_of(cai())
 

@@ -130,3 +130,44 @@ def test_one_has_ended_before_the_next_begins_to(interpreter: Interpreter) -> No
         """
     )
     assert exit_code == 0, printed
+
+
+@EACH_INTERPRETER
+@pytest.mark.parametrize("brings", [False, True], ids=["no driver", "a driver"])
+def test_so_it_is_where_a_driver_comes_in_the_midst(brings: bool, interpreter: Interpreter) -> None:
+    """The main thread leaves the rest to the reaper, before what has been let go of meanwhile."""
+    exit_code, printed = interpreter.run(
+        f"""
+        import contextlib, time
+        import cai_dlpack as cd
+        from cai_conformance import abi
+        from conformance.tests.doubles.producers import Cai, cai, interface
+        from conformance.tests.ownership import native
+
+        class Owner(Cai):
+            def __init__(self, name):
+                super().__init__(interface())
+                self.name = name
+
+            def __del__(self):
+                if self.name == "a":
+                    if {brings}:
+                        with contextlib.suppress(cd.DriverError):  # no context is current
+                            cd.view(cai(stream=1), device_id=0).synchronize()
+                    abi.release(later, gil=False)
+                said.append(self.name)
+
+        def tensor(name):
+            view = cd.view(Owner(name), device_id=0, producer_stream=None)
+            return abi.consume(view.__dlpack__(stream=-1, max_version=(1, 3)))
+
+        said = []
+        later, first = tensor("d"), [tensor(name) for name in "abc"]
+        native.storm(first, gil=True)
+        late = time.monotonic() + 20
+        while len(said) < 4 and time.monotonic() < late:
+            pass
+        assert said == ["a", "b", "c", "d"], said
+        """
+    )
+    assert exit_code == 0, printed

@@ -278,6 +278,30 @@ def test_after_the_end_a_lent_view_is_refused(use: str, made: str, track: Track)
     inner.close()
 
 
+@pytest.mark.parametrize("keywords", [{}, {"producer_stream": 1}, {"stream": 1}], ids=str)
+def test_a_view_of_a_copy_is_the_blocks_like_any_other(keywords: Any, machine: Machine) -> None:
+    """Its tensor has the flag of a copy, which the memory is, though not one that this call has made."""
+    copied = cd.from_dlpack(cd.view(abi.make((4,), device=(2, 0), data=machine.device_memory(16)).capsule()), copy=True)
+    with copied.consume(LEGACY) as lent:
+        further = cd.from_dlpack(lent, **keywords)
+        assert further.ptr == copied.ptr
+    check_refusal(refuse(lambda: further.on(LEGACY), BufferError), "scope-ended", None)
+
+
+def test_blocks_within_blocks_end_however_many_they_are(machine: Machine) -> None:
+    """In a bounded stack, and each costs what the first one does."""
+    views = [cd.view(Cai(interface()), device_id=0, producer_stream=None)]
+    blocks = []
+    for _ in range(20_000):
+        blocks.append(views[-1].consume(LEGACY))
+        views.append(blocks[-1].__enter__())
+    for block in blocks:
+        block.__exit__(None, None, None)
+    del blocks, views[:-1]
+    check_refusal(refuse(lambda: views[-1].on(LEGACY), BufferError), "scope-ended", None)
+    views.clear()
+
+
 @pytest.mark.parametrize("keywords", [{"copy": True}, {"device": "cpu"}], ids=str)
 def test_a_copy_of_a_lent_view_is_not_the_blocks(keywords: Any, track: Track) -> None:
     with track.view(track.a).consume(track.b) as lent:

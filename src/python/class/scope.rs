@@ -14,7 +14,17 @@ pub(crate) struct Scope {
     ended: Arc<AtomicBool>,
     consumer: Consumer,
     /// The block of the view that was lent, which may be left before this one.
-    outer: Option<Box<Self>>,
+    outer: Option<Arc<Self>>,
+}
+
+/// Blocks within blocks end in a bounded stack.
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let mut outer = self.outer.take();
+        while let Some(mut scope) = outer.and_then(Arc::into_inner) {
+            outer = scope.outer.take();
+        }
+    }
 }
 
 impl Scope {
@@ -22,7 +32,7 @@ impl Scope {
         Self {
             ended: Arc::default(),
             consumer,
-            outer: outer.cloned().map(Box::new),
+            outer: outer.cloned().map(Arc::new),
         }
     }
 
@@ -35,10 +45,14 @@ impl Scope {
     /// `scope-ended` after the end.
     #[inline]
     pub(crate) fn check(&self) -> PyResult<()> {
-        if self.ended.load(Ordering::Acquire) {
-            return Err(ended());
+        let mut each = Some(self);
+        while let Some(scope) = each {
+            if scope.ended.load(Ordering::Acquire) {
+                return Err(ended());
+            }
+            each = scope.outer.as_deref();
         }
-        self.outer.as_deref().map_or(Ok(()), Self::check)
+        Ok(())
     }
 
     pub(crate) fn consumer(&self) -> Consumer {

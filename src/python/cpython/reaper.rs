@@ -54,22 +54,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) unsafe fn enqueue(node: NonNull<Node>) {
     let entered = GATE.enter(|| {
         view::QUEUED.add();
-        // SAFETY: this function's contract.
-        unsafe { push(node) };
+        // SAFETY: initialised, and solely owned until now (this function's contract).
+        if unsafe { QUEUE.push(node) } {
+            wake();
+        }
     });
     if entered.is_none() {
         view::LEAKED.add();
-    }
-}
-
-/// Pushes a node that is counted already. Called inside the gate.
-///
-/// # Safety
-/// That of [`enqueue`].
-unsafe fn push(node: NonNull<Node>) {
-    // SAFETY: initialised, and solely owned until now (this function's contract).
-    if unsafe { QUEUE.push(node) } {
-        wake();
     }
 }
 
@@ -132,21 +123,31 @@ fn drain(py: Python<'_>, may: impl Fn() -> bool) {
 /// As [`drain`], whoever else is at it.
 fn drain_alone(_py: Python<'_>, may: impl Fn() -> bool) {
     thread_exit::guard();
-    for node in QUEUE.take() {
+    let born = fork::generation();
+    let mut taken = QUEUE.take();
+    while let Some(node) = taken.next() {
         if !may() {
-            // SAFETY: `take` gave up its ownership, and nothing has been done with it.
-            let entered = GATE.enter(|| unsafe { push(node) });
+            let entered = GATE.enter(|| {
+                // SAFETY: `take` gave up its ownership, and nothing has been done with it.
+                unsafe { QUEUE.put_back(node, &mut taken) };
+                wake();
+            });
             if entered.is_none() {
-                view::LEAKED.add();
+                std::iter::once(node)
+                    .chain(taken)
+                    .for_each(|_| view::LEAKED.add());
             }
-            continue;
+            return;
         }
         // SAFETY: a node of the queue is initialised, and `take` gives up its ownership; the GIL is held (`_py`).
         let end = || unsafe { Node::end(node) };
         // A finaliser that finds no memory would wait for its own end.
         view::keep::ending(end);
-        // A thread that waits for memory counts on its being back by then.
-        view::DRAINED.add();
+        // A thread that waits for memory counts on its being back by then. In a child that a finaliser has forked nothing is
+        // pending any more.
+        if fork::generation() == born {
+            view::DRAINED.add();
+        }
     }
 }
 
@@ -154,14 +155,15 @@ fn drain_alone(_py: Python<'_>, may: impl Fn() -> bool) {
 /// lock, which a child that is forked meanwhile finds locked for ever (CPython before 3.12).
 fn reap() {
     signals::block();
+    let born = fork::generation();
     let mut own = OwnThread::default();
-    while wait() {
+    while wait(born) {
         let mut round = Round::begin(&mut own);
         let ended = gil::attached_first(|py| {
             drain(py, || round.is_ready());
             while py.detach(|| {
                 drop(round.context.take());
-                let is_more = wait();
+                let is_more = wait(born);
                 if is_more {
                     round = Round::begin(&mut own);
                 }
@@ -207,9 +209,10 @@ impl Round {
     }
 }
 
-/// Sleeps until the queue holds something that no pending call is at; returns false once the gate is closed.
-fn wait() -> bool {
-    while !GATE.is_closed() {
+/// Sleeps until the queue holds something that no pending call is at; returns false once the gate is closed, and in a child that a
+/// finaliser has forked here, whose only thread this is.
+fn wait(born: u32) -> bool {
+    while !GATE.is_closed() && fork::generation() == born {
         // Also if the interpreter ends without closing the gate: CPython then stops this thread for ever when it
         // attaches (`thread_exit`).
         if !QUEUE.is_empty() && !DRAINING.load(Ordering::SeqCst) {

@@ -13,7 +13,10 @@ use crate::view::Owner;
 // loom's atomics cannot be made in a constant.
 impl Queue {
     fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+        Self {
+            pushed: AtomicPtr::new(ptr::null_mut()),
+            put_back: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 }
 

@@ -51,9 +51,19 @@ fn what_is_pushed_first_comes_first() {
     for node in nodes {
         push(&queue, node);
     }
+    let mut taken = queue.take();
+    assert_eq!(taken.next(), Some(nodes[0]));
+    let second = taken.next().expect("the second");
+    let later = [0; 2].map(|_| node(&DROPS));
+    push(&queue, later[0]);
+    // SAFETY: out of the queue, and this test's.
+    unsafe { queue.put_back(second, &mut taken) };
+    push(&queue, later[1]);
+    assert!(taken.next().is_none() && !queue.is_empty());
     let taken: Vec<_> = queue.take().collect();
-    assert_eq!(taken, nodes);
-    for node in taken {
+    assert_eq!(taken, [nodes[1], nodes[2], later[0], later[1]]);
+    assert!(queue.is_empty());
+    for node in std::iter::once(nodes[0]).chain(taken) {
         // SAFETY: taken out of the queue, and this test's.
         unsafe { Node::release(node) };
     }
