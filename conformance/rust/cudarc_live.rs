@@ -379,18 +379,28 @@ fn what_keeps_a_stream_ends_after_the_memory() {
         }),
     ];
     for (way, made) in ways {
-        for depth in [
-            0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 66, 100, 127, 128, 129, 300,
-        ] {
+        for (depth, is_shared) in depths().flat_map(|depth| [(depth, false), (depth, true)]) {
             let freed = Arc::<Mutex<Vec<_>>>::default();
             let stream = context.new_stream().expect("a stream");
             let view = made(pooled(&stream, &freed), &stream);
             drop(stream);
-            let owner = (0..depth).fold(Owner::new(view), |owner, _| Owner::new(owner));
+            // Another view that shares what keeps the stream is let go of first.
+            let other = array(&context.new_stream().expect("a stream"));
+            let other = is_shared.then(|| other.on(view.ready()).expect("an order"));
+            let owner = Owner::new((other.map(Owner::new), view));
+            let owner = (0..depth).fold(owner, |owner, _| Owner::new(owner));
             let end = thread::Builder::new().stack_size(256 << 10);
             let thread = end.spawn(|| drop(owner)).expect("a thread");
             thread.join().expect("no panic");
-            assert_eq!(*freed.lock().expect("no panic"), [true], "{way}, {depth}");
+            let freed = freed.lock().expect("no panic");
+            assert_eq!(*freed, [true], "{way}, {depth}, {is_shared}");
         }
     }
+}
+
+fn depths() -> impl Iterator<Item = usize> {
+    (0..=3)
+        .chain(28..=34)
+        .chain(59..=67)
+        .chain([100, 126, 127, 128, 129, 300])
 }

@@ -267,14 +267,19 @@ impl Call {
             (Asks::Unstated(work), ..) => unstated(work, |request| decide(request, policy))?,
             _ if ready == Stream::None => nothing(Reason::ReadyEverywhere),
             (Asks::Unnamed, ..) => unnamed(ready, policy, decide),
-            (Asks::HostAnd(stream), ..) => match decide(Request::Host, policy)? {
-                Order::Refused(why) => Order::Refused(why),
-                first => first.then(match stream {
-                    // A launch on stream 0 passes None, by which the host waits again; one on the legacy default stream its number.
-                    None | Some(LEGACY_DEFAULT) => unnamed(ready, policy, decide),
+            (Asks::HostAnd(stream), ..) => {
+                let next = match stream {
+                    // A launch on stream 0 passes None, by which the host waits again under any policy; one on the legacy default
+                    // stream its number.
+                    None | Some(LEGACY_DEFAULT) => unnamed(ready, SyncPolicy::Event, &decide),
                     Some(request) => decide(request, policy)?,
-                }),
-            },
+                };
+                match decide(Request::Host, policy)? {
+                    // Of a buffer that is refused the library asks for the tensor.
+                    Order::Refused(_) => next,
+                    first => first.then(next),
+                }
+            }
             // The library's own wait is refused by the driver as ours would be, as for a stream that is being captured.
             (Asks::Nothing, Waits::Host, _) => match decide(Request::Host, SyncPolicy::Event)? {
                 Order::Refused(why) => Order::Refused(why),

@@ -48,7 +48,7 @@ struct Apart {
 #[derive(Clone)]
 pub(crate) enum Kept {
     /// Dropped with the last view that is ready there.
-    By(#[expect(dead_code, reason = "held")] Arc<dyn Send + Sync>),
+    By(#[expect(dead_code, reason = "held")] Share),
     /// By the caller's promise, which ends with the last view, copy and guard that is made by it: no thread of ours may name the
     /// stream later.
     Promise,
@@ -56,7 +56,7 @@ pub(crate) enum Kept {
 
 impl Kept {
     pub(crate) fn by(keeper: impl Send + Sync + 'static) -> Self {
-        Self::By(Arc::new(InOrder(Some(keeper))))
+        Self::By(Share(Some(Arc::new(keeper))))
     }
 
     pub(crate) const fn is_promise(&self) -> bool {
@@ -64,13 +64,15 @@ impl Kept {
     }
 }
 
-/// Drops a value after the owners that wait on this thread to end, which may use the stream.
-struct InOrder<T: Send + 'static>(Option<T>);
+/// A share of what keeps a stream.
+#[derive(Clone)]
+pub(crate) struct Share(Option<Arc<dyn Send + Sync>>);
 
-impl<T: Send + 'static> Drop for InOrder<T> {
+impl Drop for Share {
+    /// After the owners that wait on this thread to end, which may use the stream: that of a view whose share this is does.
     fn drop(&mut self) {
-        if let Some(value) = self.0.take() {
-            drop_in_order(value);
+        if let Some(share) = self.0.take() {
+            drop_in_order(share);
         }
     }
 }

@@ -19,6 +19,7 @@ from numba import cuda
 
 from conformance.tests.doubles.producers import Cai, interface
 from conformance.tests.interpreter import needs
+from conformance.tests.simulated.capture import RELAXED, Captures
 from conformance.tests.simulated.machine import Machine
 
 pytestmark = needs.numba_cuda
@@ -200,6 +201,40 @@ def test_explain_tells_a_launchs_calls_with_memory_that_the_host_reads(
         assert told.driver_calls is None and told.unknown is not None and calls[0] == "cuStreamSynchronize"
     else:
         assert told.driver_calls == calls
+
+
+@pytest.mark.parametrize("policy", ["event", "host", "none"])
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("memory", ["device_memory", "pinned_memory", "managed_memory"])
+@pytest.mark.parametrize("name", ["0", "default", "legacy", "per thread", "own"])
+@pytest.mark.parametrize("ready", ["own", "another"])
+def test_so_it_does_by_every_policy_and_in_a_capture(
+    machine: Machine, ready: str, name: str, memory: str, captured: bool, policy: Any
+) -> None:
+    """Of a buffer that is refused Numba asks for the tensor, whose order is then the only one."""
+    stream, number = streams(machine)[name]
+    on = {"own": number, "another": machine.stream()}[ready]
+    view = made(machine, stream=on, data=(getattr(machine, memory)(4096), False))
+    captures = Captures(machine)
+    if captured and number > 2:
+        captures.begin(number, RELAXED)
+    with cd.policy(sync=policy):
+        told = cd.explain(view, to="numba", stream=number).launch
+        assert told is not None
+        machine.clear()
+        refused = ""
+        try:
+            typed(view)
+            launched(view, stream)
+        except Exception as error:
+            refused = str(error)
+        assert (told.refused or "").rsplit("[")[-1] == refused.rsplit("[")[-1]
+        if refused:
+            return
+        if told.driver_calls is not None:
+            assert told.driver_calls == tuple(call for call, _ in machine.order())
+        else:
+            assert number == 1 and memory != "device_memory"
 
 
 @pytest.mark.parametrize("typestr", ["<M8[s]", "|S4", "<U2", "|V12", ">f4", "<f4"])
