@@ -153,7 +153,7 @@ def test_each_function_takes_the_same(name: str) -> None:
 
 def test_python_can_show_all_that_is_public() -> None:
     """`help` and `unittest.mock` read every signature, and refuse one that is no Python."""
-    assert "class CaiView" in pydoc.render_doc(cd, renderer=pydoc.plaintext)  # type: ignore[arg-type]
+    assert "class CaiView" in pydoc.plain(pydoc.render_doc(cd))
     methods = [value for value in vars(cd.CaiView).values() if callable(value)]
     functions = [value for name in cd.__all__ if callable(value := getattr(cd, name))]
     shown = [value for value in methods + functions if getattr(value, "__text_signature__", None)]

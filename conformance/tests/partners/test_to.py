@@ -515,7 +515,7 @@ class Refusing:
                     lambda: view.present_as("host"),
                     lambda: view.consume(object()),
                     lambda: cd.view(view, shape=(7,)),
-                    lambda: cd.join([view, "x"], on=1),
+                    lambda: cd.join([view, ""], on=1),  # type: ignore[list-item]
                 ]
                 with contextlib.suppress(ValueError, TypeError, BufferError):
                     raise AssertionError(self.draw.choice(refused)())

@@ -58,7 +58,12 @@ def test_the_dict_of_another_threads_stream_is_refused(track: Track) -> None:
 def test_explain_refuses_it_whatever_stream_the_consumer_names(memory: str, to: str, machine: Machine) -> None:
     """Also where the caller has not named it: what refuses every stream refuses that one."""
     data = (getattr(machine, memory)(64), False)
-    view = elsewhere(lambda: (machine.set_current(0), cd.view(Cai(interface(data=data, stream=PER_THREAD))))[1])
+
+    def imported() -> cd.CaiView:
+        machine.set_current(0)
+        return cd.view(Cai(interface(data=data, stream=PER_THREAD)))
+
+    view = elsewhere(imported)
     named = cd.explain(view, to=to, stream=LEGACY)
     found = cd.explain(view, to=to)
     assert (found.refused is None) == (named.refused is None)
