@@ -284,7 +284,7 @@ fn a_refusal_that_another_thread_takes_hides_no_order(
     #[values("made", "made of one that is lent", "taken back", "lent by a guard")] what: &str,
 ) {
     let machine = machine();
-    for _ in 0..300 {
+    for _ in 0..60 {
         let context = CudaContext::new(0).expect("a context");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {

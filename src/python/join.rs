@@ -154,7 +154,7 @@ fn ordered<'py>(
     let views: Vec<Bound<'py, PyCaiView>> = views.collect::<PyResult<_>>()?;
     let mut moved = Vec::new();
     for view in &views {
-        view.get().check_scope()?;
+        view.get().check_alive()?;
         let this = view.get().view();
         joined.array(this.ready_number(), this.place());
         match this.foresee_producer(SyncPolicy::Event)? {
@@ -179,6 +179,7 @@ fn ordered<'py>(
     }
     let ready = PyList::empty(py);
     for view in views {
+        view.get().check_scope()?;
         ready.append(PyCaiView::ready_on(&view, target, Some(on))?)?;
     }
     Ok(ready)

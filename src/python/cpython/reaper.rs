@@ -101,10 +101,9 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
         drain(unsafe { Python::assume_attached() }, may_call);
-        // For what came meanwhile, which the reaper has left to this call.
-        if !QUEUE.is_empty() {
-            GATE.enter(wake_reaper);
-        }
+        // For what came meanwhile, which the reaper has left to this call. Not only if the queue holds something: no order says that
+        // this thread sees it.
+        GATE.enter(wake_reaper);
     }
     0
 }
