@@ -392,7 +392,9 @@ fn nested(release: impl FnOnce(), node: impl FnOnce() -> Option<NonNull<Node>>) 
             nest.keep(node());
             return;
         }
-        nest.run(release);
+        nest.depth.set(depth + 1);
+        release();
+        nest.leave();
     });
 }
 
@@ -403,11 +405,9 @@ pub(super) fn ends_wait() -> bool {
 }
 
 impl Nest {
-    /// Runs a release, at whatever depth, and then those that wait if there is room for them.
-    #[inline]
-    fn run(&self, release: impl FnOnce()) {
-        self.depth.set(self.depth.get() + 1);
-        release();
+    /// Ends the level of a release that has returned, after those that wait if there is room for them.
+    #[inline(always)]
+    fn leave(&self) {
         if !self.waiting.get().is_null() && self.may_empty() {
             self.release_waiting();
         }
@@ -455,8 +455,10 @@ impl Nest {
             let last = self.last.replace(ptr::null_mut());
             // SAFETY: a node in this list is initialised and ours.
             let next = unsafe { node.as_ref() }.next;
+            self.depth.set(self.depth.get() + 1);
             // SAFETY: out of the list, and ours.
-            self.run(|| unsafe { Node::release_now(node) });
+            unsafe { Node::release_now(node) };
+            self.leave();
             self.append(next, last);
         }
     }

@@ -61,6 +61,14 @@ impl Beside {
         }
     }
 
+    /// As a drop does.
+    #[inline(always)]
+    pub(crate) fn let_go(&mut self) {
+        if let Some(rare) = self.rare.take() {
+            Rare::end(rare);
+        }
+    }
+
     /// Ends the view with a `consume` block.
     #[cold]
     pub(crate) fn within(mut self, scope: &Scope) -> Self {
@@ -126,9 +134,7 @@ impl Beside {
 impl Drop for Beside {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(rare) = self.rare.take() {
-            rare.end();
-        }
+        self.let_go();
     }
 }
 
@@ -148,8 +154,13 @@ impl Rare {
     /// Lets go of the stream objects, which the end of the array may use, after it (`PyCaiView` drops its array first). A
     /// `Py`'s own drop would not wait for an array that has to wait, and would keep them in a call that PyO3 does not count.
     #[cold]
-    fn end(mut self) {
-        let objects = [self.stream_object.take(), self.producer_object.take()];
+    #[inline(never)]
+    #[expect(
+        clippy::boxed_local,
+        reason = "whoever has none must not make room for it on the stack"
+    )]
+    fn end(mut rare: Box<Self>) {
+        let objects = [rare.stream_object.take(), rare.producer_object.take()];
         for object in objects.into_iter().flatten() {
             release::end(object);
         }

@@ -115,8 +115,9 @@ impl PyCaiView {
         // The end of the array may use the streams, whose objects end after it.
         // SAFETY: the view is not used afterwards, and the GIL is held (this function's contract).
         unsafe { CaiView::end(view) };
-        // SAFETY: initialised, and not used afterwards (this function's contract).
-        unsafe { beside.assume_init_drop() };
+        // Nothing is left to drop then, and drop glue would be a call.
+        // SAFETY: initialised (this function's contract).
+        unsafe { beside.assume_init_mut() }.let_go();
     }
 
     /// Wraps a view that was derived from this one: of the same memory, in the same consume block, on the same streams.
