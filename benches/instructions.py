@@ -75,7 +75,7 @@ CONVERSIONS = [
     Conversion("view.__dlpack__ -> consumed, freed", "dlpack", 2.48),
     Conversion("CAI object -> view", "view", 2.28, "attribute"),
     Conversion("DLPack object -> view, by __dlpack__", "from_dlpack", 7.9, "ask"),
-    Conversion("DLPack object -> view, C Exchange API", "from_exchange", 5.07, "ask_exchange"),
+    Conversion("DLPack object -> view, C Exchange API", "from_exchange", 5.15, "ask_exchange"),
     Conversion("view.__cuda_array_interface__", "cai", 1.1, "getter"),
 ]
 
