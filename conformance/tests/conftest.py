@@ -26,6 +26,7 @@ def machine(simulated: Machine) -> Iterator[Machine]:
     simulated.set_capture_mode(0)  # GLOBAL: an earlier test may have left another one
     simulated.clear()
     yield simulated
+    gc.enable()  # `clear_own` has disabled it
     simulated.end_captures()
     simulated.set_current(0)
 

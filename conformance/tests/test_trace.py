@@ -151,6 +151,12 @@ LABELS = [
 ]
 
 
+def once(calls: str) -> str:
+    """With the queries for an event that follow one another as one: how many they are is a matter of time."""
+    mode = "cuThreadExchangeStreamCaptureMode"
+    return re.sub(rf"(,{mode},cuCtxPushCurrent,cuEventQuery,cuCtxPopCurrent,{mode})+", r"\1", calls)
+
+
 @pytest.mark.parametrize("label", LABELS)
 def test_a_line_tells_what_was_done(label: str, machine: Machine) -> None:
     cases = conversions(machine)
@@ -161,7 +167,10 @@ def test_a_line_tells_what_was_done(label: str, machine: Machine) -> None:
         call()
     found = read(lines[-1])
     assert expected.items() <= found.items(), lines
-    assert ",".join(machine.names()) == ",".join(calls for line in lines for calls in calls_of(line))
+    names, told = (
+        once(",".join(each)) for each in (machine.names(), (calls for line in lines for calls in calls_of(line)))
+    )
+    assert names == told
     assert re.fullmatch(r"\d+\.\dus", found["time"])
     # The line before is of the consumer's call of `__dlpack__`, of the view, or of the block's begin.
     assert len(lines) == (2 if label in {"to", "on", "block"} else 1), lines

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,7 +181,11 @@ class Machine:
         self.control.clear()
 
     def clear_own(self) -> None:
-        """As `clear`, and logs this thread's calls alone: the library's own may still end what earlier tests left."""
+        """As `clear`, and logs this thread's calls alone: the library's own may still end what earlier tests left.
+
+        So that no collection ends it here either, there is none until the end of the test.
+        """
+        gc.disable()
         self.clear()
         self._logs_own = True
         self.control.set("log", 2)
