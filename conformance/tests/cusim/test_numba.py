@@ -34,7 +34,7 @@ def excluded() -> dict[str, str]:
 
 
 @needs.numba_cuda
-@pytest.mark.parametrize("schedule", ["threaded", "lazy"])
+@pytest.mark.parametrize("schedule", [pytest.param("threaded", marks=pytest.mark.long), "lazy"])
 def test_numbas_own_tests(schedule: str) -> None:
     # One of them fills half of the device: a small one will do.
     done = simulate(

@@ -11,7 +11,7 @@ from conformance.tests.streams.moved_producers import KINDS
 from conformance.tests.streams.owner_programs import TAKES, WHOSE, Bench, Program
 from conformance.tests.streams.race import NBYTES, Track
 
-QUICK, LONG = range(2000), range(2000, 8000)
+QUICK, LONG = range(1000), range(1000, 8000)
 
 
 @pytest.fixture
