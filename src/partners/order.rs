@@ -95,6 +95,15 @@ impl Order {
         }
     }
 
+    /// This order, and then the other one; only those that make a call, unless one is refused.
+    fn then(self, next: Self) -> Self {
+        match (&self, &next) {
+            (_, Self::Refused(_)) | (Self::Nothing { .. } | Self::Unordered { .. }, _) => next,
+            (_, Self::Nothing { .. } | Self::Unordered { .. }) => self,
+            _ => Self::Both(Box::new([self, next])),
+        }
+    }
+
     /// The order of data whose producer works elsewhere now: first `wait`, that of the ready stream for it.
     #[cfg(feature = "pyo3")]
     pub(crate) fn after(self, wait: Plan) -> Self {
@@ -108,17 +117,6 @@ impl Order {
         match self {
             Self::Nothing { .. } => first,
             order => Self::Both(Box::new([first, order])),
-        }
-    }
-}
-
-impl Order {
-    /// This order, and then the other one; only those that make a call, unless one is refused.
-    fn then(self, next: Self) -> Self {
-        match (&self, &next) {
-            (_, Self::Refused(_)) | (Self::Nothing { .. } | Self::Unordered { .. }, _) => next,
-            (_, Self::Nothing { .. } | Self::Unordered { .. }) => self,
-            _ => Self::Both(Box::new([self, next])),
         }
     }
 }
@@ -347,9 +345,7 @@ pub(crate) fn unstated<E>(
             (Order::Refused(why), _) => Order::Refused(why),
             (work, Order::Refused(why)) if why.rule() == Rule::CaptureLegacy => work,
             (_, Order::Refused(why)) => Order::Refused(why),
-            (Order::Nothing { .. } | Order::Unordered { .. }, legacy) => legacy,
-            (work, Order::Nothing { .. } | Order::Unordered { .. }) => work,
-            (work, legacy) => Order::Both(Box::new([work, legacy])),
+            (work, legacy) => work.then(legacy),
         },
     )
 }

@@ -154,7 +154,7 @@ use crate::protocol::stream::Stream;
 pub struct CaiView {
     descriptor: Descriptor,
     owner: Owner,
-    /// What keeps them ends after the owner, which may use them until its end.
+    /// Dropped after the owner, which may use them until its end.
     streams: Streams,
 }
 

@@ -273,7 +273,7 @@ impl Node {
     /// Like [`Node::release`], at any depth.
     ///
     /// # Safety
-    /// As [`Node::release`].
+    /// Those of [`Node::release`].
     #[inline]
     unsafe fn release_now(node: NonNull<Self>) {
         // SAFETY: initialised, by this function's contract.

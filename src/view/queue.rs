@@ -11,9 +11,9 @@ use super::payload::Node;
 
 /// Intrusive lists of [`Node`]s. A node is in one from its push until some `take` returns it.
 pub(crate) struct Queue {
-    /// What was pushed, the last one first.
+    /// Nodes that were pushed, the last one first.
     pushed: AtomicPtr<Node>,
-    /// What was put back, the first one first: before all that is pushed.
+    /// Nodes that were put back, the first one first: they come before all that are pushed.
     put_back: AtomicPtr<Node>,
 }
 

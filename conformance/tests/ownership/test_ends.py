@@ -8,7 +8,6 @@ import ctypes
 import gc
 import itertools
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 from cai_conformance import abi
 
 from conformance.tests.doubles.producers import Cai, cai, interface
+from conformance.tests.interpreter.threads import on_stack_of
 from conformance.tests.ownership import native
 
 NAMES = ["capsule", "tensor", "view", "owner", "module"]
@@ -334,13 +334,7 @@ def test_so_it_does_at_any_depth(kept: str, stack: int) -> None:
             found[depth] = said_at_the_end(nested(depth), dropped)
 
     found: dict[int, list[str]] = {}
-    before = threading.stack_size(stack)
-    try:
-        thread = threading.Thread(target=said)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
+    on_stack_of(stack, said)
     wrong = {depth: words for depth, words in found.items() if words != ["memory", "beside"]}
     assert len(found) == 141 and wrong == {}
 

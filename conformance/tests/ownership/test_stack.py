@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +10,13 @@ import cai_dlpack as cd
 import pytest
 
 from conformance.tests.doubles.producers import Cai, interface
+from conformance.tests.interpreter.threads import on_stack_of
 from conformance.tests.ownership import native
 from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpreter
 
 #: In bytes, of which `docs/ownership.md` tells: what nested ends use, the last one of them included.
 MOST = (128 << 10) + (16 << 10)
-#: What 64 ends use, which nest on a stack of any size.
+#: In bytes, too: 64 ends, which nest on a stack of any size, use no more.
 LEAST = 64 * 1024
 
 
@@ -48,17 +48,6 @@ def here() -> int:
     return address
 
 
-def on_stack_of(kibibytes: int, run: Callable[[], None]) -> None:
-    """Runs something on a thread that has so large a stack; 0: as large as usual."""
-    before = threading.stack_size(kibibytes << 10)
-    try:
-        thread = threading.Thread(target=run)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-
-
 @pytest.mark.parametrize("mebibytes", [0.5, 1, 2, 8, 64])
 def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None:
     """One that recurses until Python refuses it must find what it has found elsewhere."""
@@ -75,7 +64,7 @@ def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None
         for length in [*range(70), 100, 200, 500, 1_000, 2_000, 4_000, 6_000, 8_000, 20_000]:
             end(length)
 
-    on_stack_of(int(mebibytes * 1024), end_all)
+    on_stack_of(int(mebibytes * (1 << 20)), end_all)
     most = MOST if mebibytes >= 2 else LEAST
     assert len(used) == 79
     assert {length: bytes_used for length, bytes_used in used.items() if bytes_used - used[0] > most} == {}
@@ -83,7 +72,7 @@ def test_a_finaliser_finds_as_good_as_all_of_the_stack(mebibytes: float) -> None
 
 @EACH_INTERPRETER
 def test_a_chain_ends_wherever_the_stack_becomes_too_small(interpreter: Interpreter) -> None:
-    """What waited was emptied above that place, into itself below it, for ever and with the GIL."""
+    """The list of those that wait was emptied above that place, into itself below it, for ever and with the GIL."""
     exit_code, printed = interpreter.run(
         """
         import threading
@@ -146,5 +135,5 @@ def test_greenlets_that_leave_finalisers_crosswise_keep_nothing_waiting(rounds: 
             view = chain(Ends(lambda: ended.append("alone")), 0)
             del view
 
-    on_stack_of(kibibytes, end_all)
+    on_stack_of(kibibytes << 10, end_all)
     assert ended == ["chain", "let go of", *["alone"] * 100]

@@ -17,6 +17,7 @@ from conformance.tests.doubles.producers import Cai, Dlpack, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.free_threaded import FREE_THREADED
 from conformance.tests.interpreter.process import on_the_simulator
+from conformance.tests.interpreter.threads import on_stack_of
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
 
@@ -299,13 +300,7 @@ def test_blocks_within_blocks_end_however_many_they_are(machine: Machine) -> Non
         block.__exit__(None, None, None)
     del blocks, views[:-1]
     check_refusal(refuse(lambda: views[-1].on(LEGACY), BufferError), "scope-ended", None)
-    before = threading.stack_size(256 << 10)
-    try:
-        thread = threading.Thread(target=views.clear)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
+    on_stack_of(256 << 10, views.clear)
 
 
 @pytest.mark.parametrize("keywords", [{"copy": True}, {"device": "cpu"}], ids=str)

@@ -28,7 +28,7 @@ pub(crate) fn policy(py: Python<'_>) -> PyResult<SyncPolicy> {
 fn default_policy() -> SyncPolicy {
     static DEFAULT: OnceBox<SyncPolicy> = OnceBox::new();
     *DEFAULT.get_or_init(|| {
-        let name = std::env::var("CAI_DLPACK_SYNC").ok();
+        let name = environment("CAI_DLPACK_SYNC");
         Box::new(name.and_then(|name| by_name(&name)).unwrap_or_default())
     })
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_strict(py: Python<'_>) -> PyResult<bool> {
     Ok(found.unwrap_or_else(|| {
         static DEFAULT: OnceBox<bool> = OnceBox::new();
         *DEFAULT.get_or_init(|| {
-            Box::new(std::env::var("CAI_DLPACK_STRICT").is_ok_and(|set| set == "1"))
+            Box::new(environment("CAI_DLPACK_STRICT").is_some_and(|set| set == "1"))
         })
     }))
 }

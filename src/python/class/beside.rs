@@ -157,7 +157,7 @@ impl Rare {
     #[inline(never)]
     #[expect(
         clippy::boxed_local,
-        reason = "whoever has none must not make room for it on the stack"
+        reason = "a view that has none makes no room for it on the stack"
     )]
     fn end(mut rare: Box<Self>) {
         let objects = [rare.stream_object.take(), rare.producer_object.take()];

@@ -6,8 +6,8 @@
 //! ```
 //! A deleter never waits: a push is a few atomic operations, and one wake-up if the queue was empty. The pending call
 //! is faster, but runs only when the main thread runs byte code; the reaper also runs while the main thread is in a C
-//! call. They do not run at the same time. Only the reaper waits for the GIL. Once a driver is in use the reaper is the only one: a finaliser that frees
-//! memory breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
+//! call. They do not run at the same time. Only the reaper waits for the GIL. Once a driver is in use the reaper is the
+//! only one: a finaliser that frees memory breaks a capture of the thread that it runs on, whose mode only a call of the driver could change.
 //!
 //! **At the end** a function of `atexit` closes the gate, stops the reaper and empties the queue. Later deletions
 //! without the GIL are leaked and counted: there is no interpreter left. With the GIL releases go on as long as the
@@ -100,7 +100,7 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
     // meanwhile.
     if gil::is_held() && may_call() {
         // SAFETY: this thread is attached (`is_held`).
-        drain(unsafe { Python::assume_attached() }, may_call);
+        drain_in_turn(unsafe { Python::assume_attached() }, may_call);
         // For what came meanwhile, which the reaper has left to this call. Not only if the queue holds something: no order says that
         // this thread sees it.
         GATE.enter(wake_reaper);
@@ -112,15 +112,15 @@ extern "C" fn on_pending_call(_: *mut std::ffi::c_void) -> std::ffi::c_int {
 /// driver. The reaper gets the rest. Does nothing while another thread is at it.
 ///
 /// The caller is attached to the interpreter that loaded the library.
-fn drain(py: Python<'_>, may: impl Fn() -> bool) {
+fn drain_in_turn(py: Python<'_>, may: impl Fn() -> bool) {
     if !DRAINING.swap(true, Ordering::SeqCst) {
-        drain_alone(py, may);
+        drain(py, may);
         DRAINING.store(false, Ordering::SeqCst);
     }
 }
 
-/// As [`drain`], whoever else is at it.
-fn drain_alone(_py: Python<'_>, may: impl Fn() -> bool) {
+/// Like [`drain_in_turn`], also while another thread is at it.
+fn drain(_py: Python<'_>, may: impl Fn() -> bool) {
     thread_exit::guard();
     let born = fork::generation();
     let mut taken = QUEUE.take();
@@ -159,7 +159,7 @@ fn reap() {
     while wait(born) {
         let mut round = Round::begin(&mut own);
         let ended = gil::attached_first(|py| {
-            drain(py, || round.is_ready());
+            drain_in_turn(py, || round.is_ready());
             while py.detach(|| {
                 drop(round.context.take());
                 let is_more = wait(born);
@@ -168,7 +168,7 @@ fn reap() {
                 }
                 is_more
             }) {
-                drain(py, || round.is_ready());
+                drain_in_turn(py, || round.is_ready());
             }
         });
         if ended.is_some() || gil::is_ending() {
@@ -290,7 +290,7 @@ fn close(py: Python<'_>) {
             let _ = reaper.join();
         }
     });
-    drain_alone(py, || true);
+    drain(py, || true);
     tracing::flush(py);
 }
 
