@@ -274,23 +274,30 @@ $(ENVIRONMENTS:=/.package): %/.package: %/.requirements $(VENV)/.wheel
 	$(INSTALL) $(VENV)/wheel/*.whl
 	@touch $@
 
-# The example extensions, which the tests import like any other module.
+# The example extensions, which the tests import like any other module. Rust checks itself there: it is not optimized.
 $(ENVIRONMENTS:=/.examples): %/.examples: %/.requirements $(VENV)/.example-wheels
 	$(INSTALL) $(VENV)/examples/*.whl
 	@touch $@
 
-# `$(call build,FOLDER OF BINDINGS,OUTPUT FOLDER)` builds a wheel.
-build = $(BIN)/maturin build --release --locked --interpreter $(BIN)/python \
+# `$(call build,FOLDER OF BINDINGS,OUTPUT FOLDER,PROFILE)` builds a wheel.
+build = $(BIN)/maturin build --profile $3 --locked --interpreter $(BIN)/python \
             --manifest-path bindings/$1/Cargo.toml --out $(VENV)/$2
 
 $(VENV)/.wheel: $(VENV)/.requirements $(WHEEL_SOURCES)
 	@rm -rf $(VENV)/wheel
-	$(call build,python,wheel)
+	$(call build,python,wheel,release)
 	@touch $@
 
 $(VENV)/.example-wheels: $(VENV)/.requirements $(RUST_SOURCES) $(shell find $(EXAMPLES:%=bindings/%) -type f)
 	@rm -rf $(VENV)/examples
-	$(foreach example,$(EXAMPLES),$(call build,$(example),examples) &&) touch $@
+	$(foreach example,$(EXAMPLES),$(call build,$(example),examples,dev) &&) touch $@
+
+# The one whose calls are counted, as users have it, beside those of the tests.
+$(VENV)/.timed-example: $(VENV)/.requirements $(RUST_SOURCES) $(shell find bindings/example-peer -type f)
+	@rm -rf $(VENV)/timed-example
+	$(call build,example-peer,timed-example,release)
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-deps --target $(VENV)/timed-example $(VENV)/timed-example/*.whl
+	@touch $@
 
 # Stand-ins for CUDA's libraries, where torch looks for them.
 $(TORCH)/.stand-ins: conformance/matrix/torch_cpu/stand_ins.py $(TORCH)/.requirements
@@ -463,18 +470,18 @@ gpu-rust: $(VENV)/.requirements simulator
 bench: $(VENV)/.package simulator
 	$(call timed,$(VENV)) benches/compare.py $(BENCH)
 
-bench-torch: $(TORCH)/.package $(TORCH)/.examples $(TORCH)/.stand-ins simulator
+bench-torch: $(TORCH)/.package $(VENV)/.timed-example $(TORCH)/.stand-ins simulator
 	$(call timed,$(TORCH)) benches/compare.py --torch $(BENCH)
-	$(TORCH)/bin/python benches/extraction.py --torch
+	PYTHONPATH=$(abspath $(VENV))/timed-example $(TORCH)/bin/python benches/extraction.py --torch
 	$(TORCH)/bin/python benches/reach.py
 
 # Counts hardly differ on a busy machine. Without valgrind nothing can be counted, which is a failure.
-bench-instructions: $(VENV)/.package $(VENV)/.examples
+bench-instructions: $(VENV)/.package $(VENV)/.timed-example
 	@command -v valgrind >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && { apt-get update -qq; apt-get install -qq -y valgrind >/dev/null; }; } || true
 	$(BIN)/python benches/instructions.py --budgets $(BENCH)
 	$(BIN)/python benches/shapes.py
-	$(BIN)/python benches/extraction.py
+	PYTHONPATH=$(abspath $(VENV))/timed-example $(BIN)/python benches/extraction.py
 
 # Two to four minutes. SAVE=1 keeps the tables.
 bench-pairs: $(VENV)/.package simulator $(if $(ALL),$(MATRIX)/.package $(TORCH)/.package $(TORCH)/.stand-ins)

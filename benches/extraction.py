@@ -3,6 +3,7 @@
     python benches/extraction.py            the table; exit code 1 where an argument costs over its limit
     python benches/extraction.py --torch    tensors of torch, in an environment that has it
 
+`make bench-instructions` and `make bench-torch` call it with the optimized example; the tests' own is not optimized.
 The function is `extract(a: In<f32, 2>)` of bindings/example-peer: the import, the checks of type and
 rank, the bounds and the borrow, until all of it is dropped; what PyO3 takes to call a function is
 subtracted. The raw call is what it cannot do without: the
