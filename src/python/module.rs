@@ -49,7 +49,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     release::refuse_subinterpreters(module.py())?;
     policy::read_environment()?;
     own_module::is_the_package();
-    gil::learn(module.py());
+    gil::learn(module.py())?;
     // PyO3 looks once whether there is an interpreter, and panics if it has ended by then: also inside PyO3, where an
     // exception of a finaliser is examined.
     module.py().detach(|| Python::attach(|_| ()));

@@ -245,7 +245,7 @@ impl<'py> IntoPyObject<'py> for CaiView {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
-        take::get_ready(py);
+        take::get_ready(py)?;
         PyCaiView::new(self).into_object(py)
     }
 }

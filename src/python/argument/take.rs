@@ -121,7 +121,7 @@ impl Argument {
     /// Those of an import; `view-dtype`, `view-ndim` and the rules of elements; `view-in-use`.
     #[inline(never)]
     pub(super) fn take(object: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<Self> {
-        get_ready(object.py());
+        get_ready(object.py())?;
         if capsule::is_capsule(object) {
             return Self::take_from(object, wanted);
         }
@@ -358,27 +358,34 @@ unsafe fn import_to(place: *mut CaiView, object: &Bound<'_, PyAny>) -> PyResult<
 /// # Errors
 /// Those of an import.
 pub(super) fn import(object: &Bound<'_, PyAny>) -> PyResult<CaiView> {
-    get_ready(object.py());
+    get_ready(object.py())?;
     route::import(object, Options::NONE)
 }
 
 /// Set once one-time initialisation has run.
 static READY: AtomicBool = AtomicBool::new(false);
 
+/// Does what is done once, before the first array.
+///
+/// # Errors
+/// `ImportError` in another interpreter than the first of the process. Out of memory.
 #[inline(always)]
-pub(super) fn get_ready(py: Python<'_>) {
+pub(super) fn get_ready(py: Python<'_>) -> PyResult<()> {
     thread_exit::guard();
-    if !READY.load(Ordering::Acquire) {
-        prepare(py);
+    if READY.load(Ordering::Acquire) {
+        Ok(())
+    } else {
+        prepare(py)
     }
 }
 
 /// This may be the module's first contact with the interpreter, whose lock every call of the driver is made without.
 #[cold]
-fn prepare(py: Python<'_>) {
-    gil::learn(py);
+fn prepare(py: Python<'_>) -> PyResult<()> {
+    gil::learn(py)?;
     view::set_detach(gil::detach);
     view::set_ask(exchange_table::ask);
     view::watch_forks();
     READY.store(true, Ordering::Release);
+    Ok(())
 }

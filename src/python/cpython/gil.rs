@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use once_cell::race::OnceBox;
+use pyo3::exceptions::{PyImportError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -40,15 +41,35 @@ static INTERPRETER: OnceBox<Interpreter> = OnceBox::new();
 pub(crate) const IS_EXCLUSIVE: bool = !cfg!(Py_GIL_DISABLED);
 
 /// Records the caller's interpreter. Before the first call [`is_held`] is false.
-pub(crate) fn learn(py: Python<'_>) {
-    INTERPRETER.get_or_init(|| {
-        Box::new(Interpreter {
+///
+/// # Errors
+/// `ImportError` in another interpreter than the first, which a program that embeds Python has ended: what is let go of without
+/// the GIL would never end in that one. Out of memory.
+pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
+    // SAFETY: this thread is attached (`py`).
+    let main = unsafe { ffi::PyInterpreterState_Get() };
+    // SAFETY: a living interpreter: this thread's.
+    let own = unsafe { ffi::PyInterpreterState_GetDict(main) };
+    // SAFETY: NULL, or a dict that lives as long as the interpreter.
+    let own = unsafe { Bound::from_borrowed_ptr_or_opt(py, own) };
+    let own = own.ok_or_else(|| PyMemoryError::new_err(()))?;
+    // The next interpreter may be at the address of the first. Each copy of this library has a static of its own.
+    let mark = format!("cai_dlpack, the library of {:p}", &INTERPRETER);
+    INTERPRETER.get_or_try_init(|| {
+        own.set_item(&mark, true)?;
+        Ok::<_, PyErr>(Box::new(Interpreter {
             current: find_current().unwrap_or(no_thread_state),
             per_process: py.version_info() < (3, 12),
-            // SAFETY: this thread is attached (`py`).
-            main: AtomicPtr::new(unsafe { ffi::PyInterpreterState_Get() }),
-        })
-    });
+            main: AtomicPtr::new(main),
+        }))
+    })?;
+    if own.contains(mark)? {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "cai_dlpack serves the interpreter that imported it first, which has ended: a process can import it in one \
+         interpreter only",
+    ))
 }
 
 /// Whether this thread holds the GIL (is attached).
@@ -84,9 +105,26 @@ pub(crate) fn end_own_objects() -> bool {
 pub(crate) fn attached<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     // SAFETY: reads a thread-specific value; NULL before the start and after the end.
     let state = unsafe { ffi::PyGILState_GetThisThreadState() };
-    (!state.is_null())
-        .then(|| Python::try_attach(body))
-        .flatten()
+    (!state.is_null()).then(|| attach(body)).flatten()
+}
+
+/// Runs `body` attached; `None` if that cannot be any more, or must not be (while the collector visits objects).
+///
+/// Not by [`Python::try_attach`] alone: PyO3 takes a thread for attached while a call that it has counted is on the stack, of
+/// which code of others may have let go of the GIL, and then called this library.
+fn attach<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    if is_held() {
+        return Python::try_attach(body);
+    }
+    if is_ending() {
+        return None;
+    }
+    // SAFETY: the interpreter is there (`is_ending`), and may begin to end at any time: CPython then stops this thread for ever.
+    let before = unsafe { ffi::PyGILState_Ensure() };
+    let result = Python::try_attach(body);
+    // SAFETY: what the call above has returned, on this thread, which `try_attach` leaves as it was.
+    unsafe { ffi::PyGILState_Release(before) };
+    result
 }
 
 /// Runs `body` attached, on a thread of ours that CPython has no state for; a state is made for it before, and freed after.
@@ -140,7 +178,7 @@ fn new_thread_state() -> Option<NonNull<ffi::PyThreadState>> {
 #[cold]
 pub(crate) fn with<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
     if !is_held() {
-        return Python::attach(body);
+        return attach(body).expect("the interpreter ends");
     }
     // SAFETY: this very thread holds the GIL of our interpreter.
     let py = unsafe { Python::assume_attached() };

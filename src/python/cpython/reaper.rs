@@ -241,7 +241,12 @@ pub(super) fn ensure_installed(py: Python<'_>) -> PyResult<()> {
 #[cold]
 fn install(py: Python<'_>) -> PyResult<()> {
     fork::watch();
-    gil::learn(py);
+    gil::learn(py)?;
+    if GATE.is_closed() {
+        // Of this interpreter, whose `atexit` runs: all that is let go of with the GIL ends at once, and nothing else does.
+        INSTALLED.store(true, Ordering::Release);
+        return Ok(());
+    }
     let close = pyo3::wrap_pyfunction!(close, py)?;
     py.import("atexit")?.call_method1("register", (close,))?;
     // Another thread may install at the same time; nothing waits for it. A lock would be locked for ever in a child
@@ -290,6 +295,8 @@ fn close(py: Python<'_>) {
             let _ = reaper.join();
         }
     });
+    // A next interpreter is refused by its first owner.
+    INSTALLED.store(false, Ordering::Release);
     drain(py, || true);
     tracing::flush(py);
 }
