@@ -100,7 +100,7 @@ def test_c_functions_are_guarded(path: Path) -> None:
 def test_no_call_asks_pyo3_for_the_gil_that_it_has(path: Path) -> None:
     """`Python::attach` panics while the interpreter ends, when finalisers run: `gil::with` and `counted` do not.
 
-    At import, when there is an interpreter, it is called so that it has been. And both it and `try_attach` believe PyO3's
+    At import, when there is an interpreter, it is called so that it has been. Both it and `try_attach` believe PyO3's
     count, which tells nothing of the GIL: where it is not known to be held, `gil.rs` looks first.
     """
     code = re.sub(r"//[^\n]*", "", path.read_text())
