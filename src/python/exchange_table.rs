@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::protocol::device::Device;
 use crate::protocol::rule::Field;
 use crate::protocol::stream::Stream;
-use crate::python::cpython::gil;
+use crate::python::cpython::{gil, panic::Entry};
 use crate::view::{Ticket, Worker, locate};
 
 /// The name of the capsule that holds a table.
@@ -202,7 +202,8 @@ pub(crate) fn work_stream(
 /// # Errors
 /// [`Error::Producer`], with the exception.
 pub(crate) fn ask(worker: Worker, device: Device) -> Result<Option<Stream>, Error> {
-    let asked = gil::attached(|py| work_stream(py, worker, device));
+    // An exception that is a panic of this library's own would leave an edge unmade: it is the producer's failure.
+    let asked = gil::attached(|py| PyResult::run(|| work_stream(py, worker, device)));
     let handle = asked.unwrap_or(Ok(None));
     let handle = handle.map_err(|raised| Error::Producer(Box::new(raised)))?;
     Ok(handle.map(Stream::from_raw))

@@ -251,6 +251,21 @@ int fail_vaguely(void *object, void **out) {
     return -1;
 }
 
+/* A table's `current_work_stream`: raises the class that was set last, or tells the default stream. */
+static void *raised;
+
+void set_raised(void *class) { raised = class; }
+
+int work_stream_or_raise(int32_t device_type, int32_t device_id, void **out) {
+    (void)device_type, (void)device_id;
+    if (raised) {
+        PyErr_SetString(raised, "from a table");
+        return -1;
+    }
+    *out = NULL;
+    return 0;
+}
+
 /* Calls a table's `current_work_stream` on a thread, and once more when the thread's own values are gone (a key's
  * destructor runs after those of thread-local variables). Returns what the last call returned. */
 typedef int work_stream(int32_t, int32_t, void **);

@@ -7,13 +7,14 @@ import ctypes
 import gc
 import sys
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import cai_dlpack as cd
 import pytest
 from cai_conformance import abi, exchange
 
 from conformance.tests.expectations.refusal import check_refusal, refuse
+from conformance.tests.ownership import native
 from conformance.tests.simulated.machine import Machine, one_event
 
 # A C function that fails with an exception: for anything but a list it sets SystemError, answers -1,
@@ -393,6 +394,42 @@ def test_a_work_stream_that_fails_degrades_and_releases(machine: Machine) -> Non
     assert len(producer.fallbacks) == 1
     assert producer.made.released == 1, "the table's tensor; the double hands the same one out again"
     del view
+
+
+def panics() -> list[type[BaseException]]:
+    """The class of a Rust panic of each extension that is loaded: PyO3 goes on panicking where it finds its own."""
+    with pytest.raises(TypeError):
+        cd.view(cast(Any, 5))
+    found = [each for each in BaseException.__subclasses__() if each.__name__ == "PanicException"]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("kind", ["an error", "an interrupt", "a panic"])
+def test_a_work_stream_that_raises_later_leaves_no_edge_unmade(kind: str, machine: Machine) -> None:
+    classes = {"an error": [KeyError], "an interrupt": [KeyboardInterrupt], "a panic": panics()}[kind]
+    library = native.with_gil()
+    asked = exchange.table(producer := cuda(machine))
+    asked.work_stream = ctypes.cast(library.work_stream_or_raise, ctypes.c_void_p).value
+    thing = exchange.make_type(exchange.capsule(asked), producer)()
+    described = {"shape": (2,), "typestr": "<f4", "data": (producer.made.tensor.data, False), "version": 3}
+    for raised in classes:
+        view = cd.view(thing)
+        block = view.consume(machine.stream())
+        block.__enter__()
+        before = cd.stats()["live"]
+        library.set_raised(ctypes.py_object(raised))
+        try:
+            with pytest.raises(raised):
+                cd.view(described, owner=view)
+            assert cd.stats()["live"] == before
+            machine.clear()
+            with pytest.warns(cd.ConsumeWarning):
+                del block
+        finally:
+            library.set_raised(None)
+        assert machine.control.calls("cuStreamSynchronize"), "the host has waited"
+        view.synchronize()
 
 
 def test_the_producers_exception_passes_through() -> None:
