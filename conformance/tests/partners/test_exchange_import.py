@@ -407,7 +407,8 @@ def panics() -> list[type[BaseException]]:
 
 @pytest.mark.parametrize("kind", ["an error", "an interrupt", "a panic"])
 def test_a_work_stream_that_raises_later_leaves_no_edge_unmade(kind: str, machine: Machine) -> None:
-    classes = {"an error": [KeyError], "an interrupt": [KeyboardInterrupt], "a panic": panics()}[kind]
+    of_kind: dict[str, list[type[BaseException]]] = {"an error": [KeyError], "an interrupt": [KeyboardInterrupt]}
+    classes = of_kind.get(kind) or panics()
     library = native.with_gil()
     asked = exchange.table(producer := cuda(machine))
     asked.work_stream = ctypes.cast(library.work_stream_or_raise, ctypes.c_void_p).value
