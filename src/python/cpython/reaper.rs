@@ -243,8 +243,7 @@ fn install(py: Python<'_>) -> PyResult<()> {
     fork::watch();
     gil::learn(py)?;
     if GATE.is_closed() {
-        // Of this interpreter, whose `atexit` runs: all that is let go of with the GIL ends at once, and nothing else does.
-        INSTALLED.store(true, Ordering::Release);
+        // This interpreter is at its end: what is let go of with the GIL ends at once, and nothing else does.
         return Ok(());
     }
     let close = pyo3::wrap_pyfunction!(close, py)?;
@@ -295,7 +294,7 @@ fn close(py: Python<'_>) {
             let _ = reaper.join();
         }
     });
-    // A next interpreter is refused by its first owner.
+    // A next interpreter is refused by the first owner that it makes.
     INSTALLED.store(false, Ordering::Release);
     drain(py, || true);
     tracing::flush(py);
