@@ -158,21 +158,29 @@ fn a_primary_context_goes_with_what_names_its_default_stream(
     assert_eq!(count("Retain"), count("Release"));
 }
 
-/// A context that another thread has destroyed stays current: it is not named for its default stream.
-#[test]
-fn a_constant_of_a_context_that_is_gone_is_refused() {
+/// A context that another thread has destroyed stays current: it is not named for its default stream. Memory of the device has that
+/// of its own context, whatever is current.
+#[rstest]
+fn a_constant_of_a_context_that_is_gone_is_refused(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] named: LiveStream<'_>,
+    #[values(false, true)] is_ready_on_default: bool,
+) {
     let machine = machine();
     let (home, gone) = (context(true), context(false));
-    home.bind_to_thread().expect("current");
-    let view = pending(DeviceType::CUDA_HOST, &home).on(LiveStream::LEGACY_DEFAULT);
-    let view = view.expect("an order");
+    let mut view = pending(kind, &home);
+    if is_ready_on_default {
+        home.bind_to_thread().expect("current");
+        view = view.on(LiveStream::LEGACY_DEFAULT).expect("an order");
+    }
     gone.bind_to_thread().expect("current");
     let handle = gone.cu_ctx().addr() as u64;
     thread::spawn(move || drop(gone)).join().expect("destroyed");
     machine.sim.clear();
-    assert!(view.to_dlpack(LiveStream::LEGACY_DEFAULT).is_err());
+    let is_refused = view.to_dlpack(named).is_err();
     let names = |call: &Call| call.arguments.iter().any(|(_, given)| *given == handle);
     assert_eq!(machine.sim.calls().into_iter().find(names), None);
+    assert_eq!(is_refused, kind != DeviceType::CUDA);
     home.bind_to_thread().expect("current");
 }
 

@@ -396,3 +396,43 @@ fn each_device_has_one_primary_context() {
     let found = [0, 1, 2].map(|ordinal| known.get(ordinal).map(|(context, _)| context.0.get()));
     assert_eq!(found, [Some(PRIMARY), Some(CONTEXT_B), None]);
 }
+
+/// Only the refusal of a caller's context that is gone says nothing of the stream: any other answer is the last one.
+#[rstest]
+fn a_refusal_is_asked_about_again_beside_a_lost_context_alone(
+    script: Script,
+    #[values("the caller's", "pushed", "none")] current: &str,
+    #[values(201, 709, 400, 999)] code: u32,
+) {
+    script.current(if current == "none" { 0 } else { CONTEXT_B });
+    let mut guard = ContextGuard::new(&script).expect("a guard");
+    if current == "pushed" {
+        guard.switch(context(CONTEXT_A)).expect("a context");
+    }
+    script.fault("cuStreamGetCtx", 0, code);
+    let mut is_looked_for = false;
+    let told = guard.context_of(STREAM, || {
+        is_looked_for = true;
+        Home::any(&script)
+    });
+    let is_lost = current == "the caller's" && [201, 709].contains(&code);
+    assert_eq!((told.is_ok(), is_looked_for), (is_lost, is_lost));
+}
+
+/// Whatever is current, or known of the memory: a stream of a context that was not told is of none.
+#[rstest]
+fn default_streams_of_a_context_that_is_not_told_are_of_none(
+    script: Script,
+    #[values(0, ARRAY)] pointer: u64,
+    #[values(0, CONTEXT_A, PRIMARY)] current: u64,
+    #[values(-1, 0)] ordinal: i32,
+) {
+    script.current(current);
+    let place = Place {
+        requested: Defaults::Untold,
+        ..Place::cuda(ordinal, pointer)
+    };
+    let found = ContextGuard::of_stream(&script, Stream::LegacyDefault, &place);
+    assert_eq!(found.map(drop), Err(UNTOLD));
+    assert_eq!(script.current_now(), current);
+}

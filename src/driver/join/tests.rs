@@ -367,3 +367,44 @@ fn the_driver_is_asked_about_default_streams_that_may_be_one(script: Script) {
         (2, 2)
     );
 }
+
+/// Default streams of contexts that the driver has not told are not known to be one.
+#[test]
+fn streams_of_contexts_that_are_not_told_are_apart() {
+    let untold = Place {
+        ready: Defaults::Untold,
+        ..PLACE
+    };
+    for (stream, distinct) in [
+        (Stream::LegacyDefault, 2),
+        (Stream::PerThreadDefault, 2),
+        (A1, 1),
+    ] {
+        let joined = arrays(&[(stream, untold), (stream, untold)]);
+        assert_eq!(joined.waits.len(), distinct, "{stream}");
+    }
+}
+
+/// A check refuses what a join would refuse, and makes nothing wait.
+#[cfg(feature = "pyo3")]
+#[rstest]
+fn a_check_refuses_what_a_join_does(script: Script) {
+    script.captured(B1, Capture::Active, 7);
+    let legacy = Stream::LegacyDefault;
+    for (items, on) in [
+        (&[(A1, PLACE)][..], A2),
+        (&[(A1, PLACE), (B1, PLACE)], A2),
+        (&[(A1, PLACE)], B1),
+        (&[(A1, PLACE), (A1, THERE)], legacy),
+        (&[(A1, PLACE), (A2, PLACE)], legacy),
+        (&[], A1),
+    ] {
+        let joined = arrays(items);
+        script.take_calls();
+        let checked = check_join(&script, &joined, on).map_err(|refused| refused.to_string());
+        let counts = ["cuEventRecord", "cuStreamWaitEvent"].map(|call| script.count(call));
+        assert_eq!(counts, [0, 0], "{items:?} {on}");
+        let made = join(&script, &joined, on).map_err(|refused| refused.to_string());
+        assert_eq!(checked, made.map(drop), "{items:?} {on}");
+    }
+}

@@ -442,3 +442,38 @@ fn the_next_use_of_memory_is_known_to_be_on_its_device() {
         }
     }
 }
+
+/// A stream with a handle is known by that; a default one by its number of a thread, and by its context.
+#[test]
+fn a_block_is_for_the_stream_that_it_was_made_for() {
+    let driver = script();
+    let here = Placed::here(STREAM);
+    let default = |stream, whose| Placed::here(stream).of(whose);
+    let (legacy, own) = (Stream::LegacyDefault, Stream::PerThreadDefault);
+    let of = Defaults::Of(context(CONTEXT));
+    let named = [
+        here,
+        Placed::here(Stream::from_raw(0xb2)),
+        default(legacy, of),
+        default(own, of),
+        default(legacy, Defaults::Of(context(0xb10d))),
+        default(legacy, Defaults::OfPrimary),
+        Placed::here(legacy),
+        Placed::here(Stream::None),
+    ];
+    for (stream, is_for) in [
+        (Some(STREAM), Some(here)),
+        (Some(legacy), Some(default(legacy, of))),
+        (Some(own), Some(default(own, of))),
+        (None, None),
+    ] {
+        let block = block(driver, Memory::Device, used(driver, stream));
+        for other in named {
+            assert_eq!(
+                block.is_for(other),
+                is_for == Some(other),
+                "{stream:?} {other:?}"
+            );
+        }
+    }
+}
