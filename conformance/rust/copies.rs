@@ -459,3 +459,36 @@ fn a_promised_stream_is_not_named_after_the_copies() {
         check_alive(&machine, made_by);
     }
 }
+
+/// Memory of a device's pool ends with the primary context, whichever context its stream is of: the copy keeps that, and gives it
+/// back.
+#[test]
+fn a_copy_keeps_the_pool_that_its_memory_is_of() {
+    let machine = machine();
+    machine.log_every_thread();
+    let (home, primary) = (CudaContext::new_non_primary(0, 0), CudaContext::new(0));
+    let (home, primary) = (home.expect("a context"), primary.expect("device 0"));
+    let left = Arc::downgrade(&primary);
+    let view = floats_of(DeviceType::CUDA, &home);
+    let stream = home.new_stream().expect("a stream");
+    machine.sim.clear();
+    let copy = view.copy_on(&stream).expect("a copy");
+    assert_eq!(machine.sim.count("cuMemAllocAsync"), 1);
+    stream.synchronize().expect("written");
+    drop((view, primary));
+    assert_eq!(left.strong_count(), 0);
+    let bytes = machine.sim.peek(copy.descriptor().data(), 8);
+    assert_eq!(
+        bytes.expect("the memory is there"),
+        [0, 0, 128, 63, 0, 0, 0, 64]
+    );
+    let count = |call| machine.sim.count(&format!("cuDevicePrimaryCtx{call}"));
+    // One of the releases is the program's.
+    assert_eq!(count("Retain"), count("Release"));
+    drop(copy);
+    eventually("the pool is given back", || {
+        count("Retain") + 1 == count("Release")
+    });
+    home.bind_to_thread().expect("current");
+    check_alive(&machine, "a context that was destroyed is named");
+}

@@ -16,6 +16,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use cusim_control::{Call, Schedule};
 use rstest::rstest;
 
+use crate::arrays::array;
 use crate::copies::{floats_of, settled_allocations};
 use crate::cudarc_edges::is_whole;
 use crate::cudarc_live::Dice;
@@ -327,6 +328,9 @@ fn ready_data_takes_the_stream_of_any_view() {
             Some(Rule::StreamContext)
         );
     }
+    // The host copies ready memory of its own: on no stream.
+    let ready = array(vec![1.0_f32, 2.0], &[2]);
+    assert_eq!(refused(&ready.copy_on(elsewhere.ready())), None);
     other.bind_to_thread().expect("current");
     drop(machine);
 }
@@ -1160,4 +1164,87 @@ fn a_stream_of_a_context_that_is_not_told_is_refused(
         }
     }
     assert!(!told.is_empty());
+}
+
+/// Counts the owners of a view's elements, and of what it names.
+fn owned(view: &CaiView, ready: Stream) -> (CaiView, Weak<()>) {
+    let token = Arc::new(());
+    let left = Arc::downgrade(&token);
+    let owner = Owner::new((view.clone(), token));
+    // SAFETY: the same elements, and the context of the stream: the owner keeps both.
+    let view = unsafe { CaiView::new(view.descriptor().clone(), ready, owner) };
+    (view, left)
+}
+
+/// What a default stream needs is its context: a view that has named one goes, and what it owns.
+#[rstest]
+fn a_default_stream_of_a_view_keeps_no_view(
+    #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(false, true)] is_primary: bool,
+    #[values(Stream::LegacyDefault, Stream::PerThreadDefault)] named: Stream,
+) {
+    let machine = machine();
+    let home = context(is_primary);
+    let view = pending(kind, &home);
+    let (other, left) = owned(&floats_of(kind, &home), named);
+    let moved = view.on(other.ready()).expect("an order");
+    let guard = view.consume(other.ready()).expect("an order");
+    drop(other);
+    assert_eq!(left.strong_count(), 0);
+    assert_eq!(
+        (moved.ready().number(), guard.view().ready().number()),
+        (named, named)
+    );
+    guard.finish().expect("the way back");
+    drop((moved, view));
+    home.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// Memory that every context reaches has a default stream in each: one view of it may name another one's than its neighbour.
+#[rstest]
+fn a_default_stream_of_another_view_of_the_same_memory_may_be_another_one(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] named: LiveStream<'_>,
+    #[values(false, true)] is_there: bool,
+) {
+    let machine = machine();
+    let (home, primary) = (context(false), context(true));
+    let view = pending(kind, &home);
+    primary.bind_to_thread().expect("current");
+    let there = view.on(named).expect("an order");
+    if !is_there {
+        home.bind_to_thread().expect("current");
+    }
+    let expected = (!is_there).then_some(Rule::StreamContext);
+    assert_eq!(refused(&view.on(there.ready())), expected);
+    assert_eq!(refused(&view.consume(there.ready())), expected);
+    assert_eq!(refused(&view.to_dlpack(there.ready())), expected);
+    primary.bind_to_thread().expect("current");
+    drop(machine);
+}
+
+/// A view that is ready on a default stream of a context that was not told names none later, when another one is.
+#[rstest]
+fn a_ready_stream_that_was_not_told_is_no_other_view_s(
+    #[values(DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
+    #[values(Stream::LegacyDefault, Stream::PerThreadDefault)] named: Stream,
+) {
+    let machine = machine();
+    let home = context(true);
+    let (view, memory) = (pending(kind, &home), floats_of(kind, &home));
+    for nth in [1, 2] {
+        machine.sim.fault("cuCtxGetCurrent", nth, 999);
+    }
+    let (untold, _left) = owned(&memory, named);
+    assert_eq!(machine.sim.pending_faults(), 0);
+    for answer in [
+        view.on(untold.ready()).map(drop),
+        view.consume(untold.ready()).map(drop),
+        view.to_dlpack(untold.ready()).map(drop),
+        view.copy_on(untold.ready()).map(drop),
+    ] {
+        assert!(matches!(answer, Err(Error::Driver(_))), "{answer:?}");
+    }
+    home.bind_to_thread().expect("current");
 }

@@ -54,6 +54,12 @@ fn what_names_a_stream_keeps_it() {
     guard.finish().expect("the way back");
     assert_eq!(count(), 1);
 
+    let ready = without_a_producer(&view);
+    let guard = ready.consume(&stream).expect("no order");
+    assert_eq!(count(), 2, "the guard names it all the same");
+    drop(guard);
+    assert_eq!(count(), 1);
+
     let tensor = view.to_dlpack(&stream).expect("a tensor");
     assert_eq!(count(), 1); // it names none
     let back = CaiView::from_dlpack(tensor, &stream).expect("a view");

@@ -109,3 +109,45 @@ impl CaiView {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::{self, Script, context};
+    use crate::protocol::descriptor::{Descriptor, RawTensor};
+    use crate::view::Owner;
+
+    /// A stream with a handle means itself everywhere, and a default one that of its context.
+    #[test]
+    fn the_driver_is_asked_whose_the_default_streams_of_memory_are() {
+        const ARRAY: u64 = 0x7000;
+        let (legacy, handle) = (Stream::LegacyDefault, Stream::from_raw(0xa1));
+        let (of_memory, another) = (context(0xa), context(0xb));
+        for (stream, whose, expected, asked) in [
+            (handle, Defaults::OfMemory, Ok(None), 0),
+            (Stream::None, Defaults::OfMemory, Ok(None), 0),
+            (legacy, Defaults::OfMemory, Ok(Some(of_memory)), 1),
+            (legacy, Defaults::Of(another), Ok(Some(another)), 0),
+            (legacy, Defaults::Untold, Err(UNTOLD), 0),
+        ] {
+            let script = Script::leak();
+            script.device_memory(ARRAY, 64, 0, 0xa).current(0xa);
+            let _installed = script::install(script);
+            let descriptor = Descriptor::new(&RawTensor {
+                data: ARRAY,
+                shape: &[4],
+                ..RawTensor::EXAMPLE
+            });
+            let descriptor = descriptor.expect("a valid tensor");
+            // SAFETY: nothing reads the memory; the scripted driver follows no stream.
+            let view = unsafe { CaiView::new(descriptor, Stream::None, Owner::new(())) };
+            let found = match view.pass(Placed::here(stream).of(whose), Field::CaiStream) {
+                Ok((_, context)) => Ok(context),
+                Err(Error::Driver(refused)) => Err(refused),
+                Err(refused) => panic!("{refused}"),
+            };
+            let count = script.count("cuPointerGetAttributes");
+            assert_eq!((found, count), (expected, asked), "{stream} {whose:?}");
+        }
+    }
+}

@@ -16,7 +16,7 @@ use crate::protocol::rule::Rule;
 use crate::protocol::stream::{Capture, Reason, Request, Stream, SyncPolicy};
 
 /// How many tests are below: one that is not found is not silently left out.
-const CASES: usize = 20;
+const CASES: usize = 21;
 /// How many of them choose the order of work themselves, which only the lazy schedule lets them.
 const ENUMERATED: usize = 2;
 
@@ -432,6 +432,19 @@ fn a_capture_survives_every_refusal() {
     assert_eq!(rule(world.order(world.a, world.c)), Rule::CaptureOther);
     end_capture(world.c);
     end_capture(world.a);
+}
+
+#[test]
+#[ignore = "run by on_the_simulated_driver_*"]
+fn a_capture_that_is_broken_is_refused_as_one() {
+    let world = World::new();
+    begin_capture(world.a);
+    assert!(world.driver.stream_synchronize(world.a).is_err());
+    assert_eq!(world.driver.capture(world.a), Ok(Capture::Invalidated));
+    assert_eq!(rule(world.order(world.a, world.c)), Rule::CaptureInvalid);
+    assert_eq!(rule(world.order(world.c, world.a)), Rule::CaptureInvalid);
+    let host = synchronize(world.driver, world.a, &world.place());
+    assert_eq!(rule(host), Rule::CaptureInvalid);
 }
 
 #[test]

@@ -191,3 +191,29 @@ fn a_mark_that_is_asked_about_is_reached_or_its_context_is_waited_for() {
         );
     }
 }
+
+/// A context is there under its own identity alone; of one that the driver does not tell nothing is known.
+#[cfg(feature = "cudarc")]
+#[test]
+fn an_event_has_its_context_until_that_is_told_to_be_gone() {
+    for (codes, is_replaced, has_context) in [
+        (&[][..], false, true),
+        (&[], true, false),
+        (&[709, 709], false, false),
+        (&[201, 201], false, false),
+        (&[999, 999], false, true),
+        (&[999, 999], true, true),
+        (&[999], true, false),
+        (&[709], false, true),
+    ] {
+        let script = script();
+        let lease = Lease::recorded(&script, home(&script), STREAM).expect("a lease");
+        if is_replaced {
+            script.replace_context(CONTEXT);
+        }
+        for code in codes {
+            script.fault("cuCtxGetId", 0, *code);
+        }
+        assert_eq!(lease.has_context(), has_context, "{codes:?} {is_replaced}");
+    }
+}

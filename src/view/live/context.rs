@@ -110,3 +110,26 @@ impl Drop for Primary {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::script::{self, Script};
+
+    /// What a forked child has is its parent's to give back: it has no driver, as a machine without one.
+    #[test]
+    fn a_primary_context_is_given_back_by_a_process_that_has_a_driver() {
+        for is_installed in [true, false] {
+            let script = Script::leak();
+            script.primary(0, 0xc);
+            let kept = KeptPrimary::of_device(script, 0).expect("a driver");
+            let kept = kept.map(Kept::of_primary);
+            assert_eq!(script.primary_count(0), 2);
+            let _installed = is_installed.then(|| script::install(script));
+            if driver().is_ok() == is_installed {
+                drop(kept);
+                assert_eq!(script.primary_count(0), if is_installed { 1 } else { 2 });
+            }
+        }
+    }
+}

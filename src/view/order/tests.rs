@@ -503,6 +503,22 @@ fn without_a_driver_only_ready_data_is_ordered() {
         let ready = view(device_type, Stream::None);
         assert!(ready.synchronize().is_ok(), "{device_type}");
     }
+    // Nor is one default stream told from another one's, on which nothing is pending.
+    let pending = |id| {
+        let mut view = view(DeviceType::CUDA, Stream::LegacyDefault);
+        let device = Device::cuda(id);
+        let raw = RawTensor {
+            data: ARRAY,
+            device,
+            shape: &[4],
+            ..RawTensor::EXAMPLE
+        };
+        // SAFETY: nothing reads the memory.
+        unsafe { view.set_descriptor(Descriptor::new(&raw).expect("a valid tensor")) };
+        view
+    };
+    let (one, other) = (pending(0), pending(1));
+    assert!(one.on(other.ready()).is_ok());
 }
 
 /// The wait that a thread may go on without, until it asks.

@@ -3,9 +3,8 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::driver::script::{self, Script};
+use crate::driver::script::{self, Script, context};
 use crate::protocol::descriptor::{Descriptor, RawTensor};
-use crate::protocol::device::Device;
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Capture;
 use crate::view::streams::Streams;
@@ -22,10 +21,15 @@ const BETWEEN: u64 = 0xa4;
 thread_local! {
     /// What the producer returns when it is asked on this thread; `None` for an exception.
     static ANSWER: Cell<Option<u64>> = const { Cell::new(None) };
+    /// The context that its code makes current.
+    static LEFT_CURRENT: Cell<Option<Context>> = const { Cell::new(None) };
 }
 
 fn answer(_: Worker, device: Device) -> Result<Option<Stream>, Error> {
     assert_eq!(device, Device::cuda(0));
+    if let context @ Some(_) = LEFT_CURRENT.get() {
+        driver::driver()?.set_current_context(context)?;
+    }
     match ANSWER.get() {
         Some(now) => Ok(Some(Stream::from_raw(now))),
         None => Err(Error::Producer("raised".into())),
@@ -230,4 +234,44 @@ fn a_copy_that_a_captured_producer_cannot_wait_for_is_not_begun() -> Result<(), 
         drop(copy);
     }
     Ok(())
+}
+
+/// The producer's code may make another context current, whose default stream has the number that a view's stream is passed by.
+#[test]
+fn a_views_default_stream_is_not_that_of_the_context_that_the_producer_has_left() {
+    const PINNED: u64 = 0x8000;
+    let contexts = [0xc1, 0xc2];
+    for left in contexts {
+        let script = script();
+        script
+            .device_memory(PINNED, 64, 0, CONTEXT)
+            .current(contexts[0]);
+        let _installed = script::install(script);
+        let mut view = view();
+        let descriptor = Descriptor::new(&RawTensor {
+            data: PINNED,
+            device: Device::new(DeviceType::CUDA_HOST, 0),
+            shape: &[4],
+            ..RawTensor::EXAMPLE
+        });
+        // SAFETY: nothing reads the memory.
+        unsafe { view.set_descriptor(descriptor.expect("a valid tensor")) };
+        view.streams = view.streams.renamed(Device::cuda(0));
+        let named = view.clone().with_ready(Stream::LegacyDefault);
+        LEFT_CURRENT.set(Some(context(left)));
+        let guard = view.consume(named.ready());
+        LEFT_CURRENT.set(None);
+        match left == contexts[0] {
+            true => assert!(guard.is_ok(), "{guard:?}"),
+            false => assert_eq!(rule(guard), Rule::StreamContext),
+        }
+    }
+}
+
+/// Whose code runs is asked for beforehand.
+#[cfg(feature = "pyo3")]
+#[test]
+fn a_producer_can_be_asked_until_one_is_named() {
+    assert!(view().can_ask());
+    assert!(!view().on_producer(Stream::from_raw(NOW)).can_ask());
 }

@@ -704,3 +704,31 @@ fn what_was_stuck_ends_by_itself() {
     }
     assert_eq!(driver.count("cuMemFree"), 1);
 }
+
+/// A primary context stays where it is, so that what keeps the stream may go though its work may go on: a writer asks about that.
+#[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
+fn what_keeps_a_lost_stream_goes_where_its_context_stays() {
+    for is_primary in [false, true] {
+        let driver = script();
+        if is_primary {
+            driver.primary(0, CONTEXT);
+        }
+        for call in ["cuEventRecord", "cuStreamSynchronize"] {
+            (0..2).for_each(|_| _ = driver.fault(call, 0, 999));
+        }
+        let ((owner, ended), (keeper, is_let_go)) = (telling(), telling());
+        let stream = (STREAM, Some(Kept::by(keeper)));
+        by_stream_of(
+            driver,
+            None,
+            stream,
+            &owner,
+            Device::cuda(0),
+            Begun::OnStream,
+        );
+        drop(owner);
+        let ends = [ended, is_let_go].map(|end| end.load(Ordering::Acquire));
+        assert_eq!(ends, [false, is_primary]);
+    }
+}
