@@ -159,29 +159,32 @@ fn a_primary_context_goes_with_what_names_its_default_stream(
     assert_eq!(count("Retain"), count("Release"));
 }
 
-/// A context that another thread has destroyed stays current: it is not named for its default stream. Memory of the device has that
-/// of its own context, whatever is current.
+/// A context that another thread has destroyed stays current: it is not named for its default stream, nor is that taken for ready.
+/// Memory of the device has that of its own context, whatever is current.
 #[rstest]
 fn a_constant_of_a_context_that_is_gone_is_refused(
     #[values(DeviceType::CUDA, DeviceType::CUDA_HOST, DeviceType::CUDA_MANAGED)] kind: DeviceType,
     #[values(LiveStream::LEGACY_DEFAULT, LiveStream::PER_THREAD_DEFAULT)] named: LiveStream<'_>,
-    #[values(false, true)] is_ready_on_default: bool,
+    #[values("a handle", "the other context's", "its own")] ready_on: &str,
 ) {
     let machine = machine();
+    machine.sim.answers_for_destroyed_contexts();
     let (home, gone) = (context(true), context(false));
-    let mut view = pending(kind, &home);
-    if is_ready_on_default {
-        home.bind_to_thread().expect("current");
-        view = view.on(LiveStream::LEGACY_DEFAULT).expect("an order");
+    let (mut view, memory) = (pending(kind, &home), floats_of(kind, &home));
+    if ready_on == "the other context's" {
+        view = view.on(named).expect("an order");
     }
     gone.bind_to_thread().expect("current");
+    if ready_on == "its own" {
+        // An owner that does not keep what it has promised: the simulator tells.
+        view = owned(&memory, named.number()).0;
+    }
     let handle = gone.cu_ctx().addr() as u64;
     thread::spawn(move || drop(gone)).join().expect("destroyed");
     machine.sim.clear();
-    let is_refused = view.to_dlpack(named).is_err();
+    assert_eq!(view.to_dlpack(named).is_err(), kind != DeviceType::CUDA);
     let names = |call: &Call| call.arguments.iter().any(|(_, given)| *given == handle);
     assert_eq!(machine.sim.calls().into_iter().find(names), None);
-    assert_eq!(is_refused, kind != DeviceType::CUDA);
     home.bind_to_thread().expect("current");
 }
 
@@ -1166,12 +1169,12 @@ fn a_stream_of_a_context_that_is_not_told_is_refused(
     assert!(!told.is_empty());
 }
 
-/// Counts the owners of a view's elements, and of what it names.
+/// Makes a view with an owner of its own that is ready on a default stream, and tells whether that owner is there.
 fn owned(view: &CaiView, ready: Stream) -> (CaiView, Weak<()>) {
     let token = Arc::new(());
     let left = Arc::downgrade(&token);
     let owner = Owner::new((view.clone(), token));
-    // SAFETY: the same elements, and the context of the stream: the owner keeps both.
+    // SAFETY: the same elements; the caller keeps the context of the stream, or has the simulator tell.
     let view = unsafe { CaiView::new(view.descriptor().clone(), ready, owner) };
     (view, left)
 }

@@ -441,6 +441,9 @@ fn a_lent_slice_waits_for_no_other_work(
     let held = machine.sim.gate(number(&other)).expect("a gate");
     let ended = thread::spawn(|| drop(view));
     eventually("the view ends", || ended.is_finished());
+    // Of that thread's stream all work of the context tells: what the view has kept is kept until then.
+    let is_kept = Arc::get_mut(&mut slice).is_none();
+    assert!(is_kept || of != "another thread's");
     held.open();
     eventually("the slice is its holder's again", || {
         Arc::get_mut(&mut slice).is_some()

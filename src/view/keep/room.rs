@@ -418,6 +418,20 @@ mod tests {
         }
     }
 
+    /// A round counts what came before it, in however many rounds, and nothing that comes later.
+    #[test]
+    fn what_comes_after_a_round_began_is_not_of_it() {
+        let ordinal = 0x0701;
+        let mut come = Vec::new();
+        for rounds in 0..5 {
+            let begun = with_tally(ordinal, |tally| tally.begin());
+            let before = || with_tally(ordinal, |tally| tally.before(begun));
+            assert_eq!(before(), (2 * rounds, 0));
+            come.extend([(); 2].map(|()| Due::new(ordinal)));
+            assert_eq!(before(), (2 * rounds, 0), "{rounds}");
+        }
+    }
+
     /// A thread waits as long as something is due that it need not end itself, and sees each change once.
     #[test]
     fn a_thread_waits_for_what_is_due_and_not_stuck() {
