@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import cai_dlpack as cd
-from cai_conformance import abi
+from cai_conformance import abi, exchange
 
 from conformance.tests.doubles.producers import FAKE_POINTER, host_memory, interface
 
@@ -68,6 +69,11 @@ EDGES = [0, 1, -1, 2, 3, 4, 7, 8, 255, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, -(
 TYPESTRS = ["<f4", "|u1", "<c8", "|V8", "|V16", ">f4", "<f5", "|t3", "f4", "<\ud800", "é4", "<f4\0", "\ud800"]
 
 
+#: Our table's `current_work_stream`, which is called without the GIL. Of no declared arguments: a conversion would hide a
+#: RecursionError behind an error of ctypes.
+WORK_STREAM = ctypes.CFUNCTYPE(ctypes.c_int)(exchange.table_of(cd.CaiView).work_stream)
+WORK_STREAM_OUT = ctypes.byref(ctypes.c_void_p())
+
 #: The most questions that one input may cost: a few at each level of the deepest recursion.
 MOST_ASKED = 10_000
 
@@ -97,8 +103,12 @@ class Case:
         self.raised: type[Evil] = Evil
 
     def is_too_much(self) -> bool:
-        """Counts a question; whether there have been more than any call needs, so that it is time to end."""
+        """Counts a question; whether there have been more than any call needs, so that it is time to end.
+
+        It is in the midst of a call: C code of others may let go of the GIL there, and ask for the stream to work on.
+        """
         self.asked += 1
+        WORK_STREAM(abi.CUDA, 0, WORK_STREAM_OUT)
         return self.asked > MOST_ASKED
 
     def strike(self) -> None:

@@ -345,6 +345,19 @@ DEFECTS = (
         r"Fatal Python error: Segmentation fault",
     ),
     Defect(
+        "PyO3's count is taken for the GIL, of which code of others has let go in the midst of a call",
+        (
+            Edit(
+                "src/python/cpython/gil.rs",
+                "    if is_held() {\n        return Python::try_attach(body);\n",
+                "    if is_held() || true {\n        return Python::try_attach(body);\n",
+            ),
+        ),
+        "fuzz-stable",
+        "",
+        r"Fatal Python error: Segmentation fault",
+    ),
+    Defect(
         "A failure is explained at each level of an object that converts itself, so that calls double at each",
         (
             Edit(
