@@ -69,8 +69,8 @@ EDGES = [0, 1, -1, 2, 3, 4, 7, 8, 255, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, -(
 TYPESTRS = ["<f4", "|u1", "<c8", "|V8", "|V16", ">f4", "<f5", "|t3", "f4", "<\ud800", "é4", "<f4\0", "\ud800"]
 
 
-#: Our table's `current_work_stream`, which is called without the GIL. Of no declared arguments: a conversion would hide a
-#: RecursionError behind an error of ctypes.
+#: Our table's `current_work_stream`, which is called without the GIL. No arguments are declared: their conversion would
+#: hide a RecursionError behind an error of ctypes.
 WORK_STREAM = ctypes.CFUNCTYPE(ctypes.c_int)(exchange.table_of(cd.CaiView).work_stream)
 WORK_STREAM_OUT = ctypes.byref(ctypes.c_void_p())
 
