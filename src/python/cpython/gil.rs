@@ -119,12 +119,26 @@ fn attach<T>(body: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     if is_ending() {
         return None;
     }
-    // SAFETY: the interpreter is there (`is_ending`), and may begin to end at any time: CPython then stops this thread for ever.
-    let before = unsafe { ffi::PyGILState_Ensure() };
-    let result = Python::try_attach(body);
-    // SAFETY: what the call above has returned, on this thread, which `try_attach` leaves as it was.
-    unsafe { ffi::PyGILState_Release(before) };
-    result
+    let _taken = Taken::take();
+    Python::try_attach(body)
+}
+
+/// The GIL, taken by a thread that did not hold it; let go of after a panic, too.
+struct Taken(ffi::PyGILState_STATE);
+
+impl Taken {
+    /// The interpreter is there, and is not [ending](is_ending).
+    fn take() -> Self {
+        // SAFETY: the interpreter is there, and may begin to end at any time: CPython then stops this thread for ever.
+        Self(unsafe { ffi::PyGILState_Ensure() })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: what `take` has been told, on the same thread (a state is not `Send`), which has the GIL as it had it then.
+        unsafe { ffi::PyGILState_Release(self.0) };
+    }
 }
 
 /// Runs `body` attached, on a thread of ours that CPython has no state for; a state is made for it before, and freed after.
@@ -251,3 +265,6 @@ pub(super) fn find(names: &[&std::ffi::CStr]) -> Option<*mut std::ffi::c_void> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;
