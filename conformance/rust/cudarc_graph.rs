@@ -10,7 +10,8 @@ use cai_dlpack::protocol::stream::Stream;
 use cai_dlpack::view::{Owner, ViewMut};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, CudaViewMut, PushKernelArg,
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, CudaViewMut, DevicePtr,
+    PushKernelArg,
 };
 use rstest::rstest;
 
@@ -285,4 +286,44 @@ fn a_capture_of_a_threads_default_stream_keeps_the_memory() {
     drop(guard);
     let graph = stage.end();
     stage.launch_without_the_view(graph);
+}
+
+/// Nor is it another one of a context that is not the device's primary one.
+#[rstest]
+fn a_capture_of_another_contexts_stream_keeps_the_memory(#[values(true, false)] is_default: bool) {
+    let (machine, ended) = (machine(), Arc::new(AtomicBool::new(false)));
+    let context = CudaContext::new_non_primary(0, 0).expect("a context");
+    let stream = context.new_stream().expect("a stream");
+    let other = match is_default {
+        true => context.per_thread_stream(),
+        false => context.new_stream().expect("a stream"),
+    };
+    let memory: CudaSlice<f32> = stream.clone_htod(&[1.0_f32; 4]).expect("memory");
+    let whole = CaiView::from_cudarc(memory, [4]).expect("a view");
+    stream.synchronize().expect("the copy is done");
+    let descriptor = whole.descriptor().clone();
+    let owner = Owner::new(Ends(Arc::clone(&ended), Some(whole)));
+    // SAFETY: elements of the memory that the owner keeps.
+    let view = unsafe { CaiView::new(descriptor, Stream::None, owner) };
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    stream.begin_capture(mode).expect("a capture");
+    other.join(&stream).expect("it enters the capture");
+    let typed = view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(&stream).expect("a guard");
+    let slice = guard.as_slice().expect("contiguous");
+    // The end of cudarc's use would break the capture by its wait.
+    let (pointer, use_of_it) = slice.device_ptr(&other);
+    std::mem::forget(use_of_it);
+    assert_ne!(pointer, 0);
+    assert_eq!(machine.sim.count("cuGraphRetainUserObject"), 1);
+    stream.join(&other).expect("it comes back");
+    drop(guard);
+    drop(view);
+    // SAFETY: the stream is alive, and captures.
+    let graph = unsafe { cudarc::driver::result::stream::end_capture(stream.cu_stream()) };
+    let graph = graph.expect("a graph");
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!ended.load(Ordering::SeqCst), "the graph keeps the memory");
+    // SAFETY: alive, and not used afterwards.
+    unsafe { cudarc::driver::result::graph::destroy(graph) }.expect("destroyed");
 }

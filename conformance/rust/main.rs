@@ -37,6 +37,8 @@ mod cudarc_readers;
 mod cudarc_refusals;
 #[cfg(feature = "cudarc")]
 mod cudarc_slices;
+#[cfg(all(feature = "cudarc", unix))]
+mod cudarc_thread_ends;
 #[cfg(feature = "cudarc")]
 mod cudarc_twice;
 #[cfg(feature = "cudarc")]

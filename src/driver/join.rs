@@ -1,13 +1,12 @@
 //! Makes one stream wait for many.
 
-use std::thread;
-
 use super::context::{ContextGuard, Home};
 #[cfg(feature = "pyo3")]
 use super::order::foresee;
 use super::order::{Done, order};
 use super::{Defaults, Driver, Place};
 use crate::error::Error;
+use crate::process::thread::Thread;
 use crate::protocol::rule::{Field, Rule, Violation};
 #[cfg(feature = "pyo3")]
 use crate::protocol::stream::Plan;
@@ -42,7 +41,7 @@ impl Joined {
     pub(crate) fn stream(&mut self, stream: Stream, whose: Defaults) {
         self.has_bare = true;
         // As of an array that is ready there: the same stream is then found to be one.
-        let thread = (stream == Stream::PerThreadDefault).then(|| thread::current().id());
+        let thread = (stream == Stream::PerThreadDefault).then(Thread::current);
         let place = Place {
             ready: whose,
             thread,

@@ -1,8 +1,7 @@
 //! Locates data, as far as the order of streams depends on it.
 
-use std::thread::ThreadId;
-
 use super::Context;
+use crate::process::thread::Thread;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::stream::{Platform, Request, Situation, Stream, SyncPolicy};
 
@@ -42,7 +41,7 @@ pub(crate) struct Place {
     pub(crate) producers: [Stream; 2],
     /// Whose per-thread default stream the data is ready on; `None` for the calling thread's, and
     /// without meaning for other streams.
-    pub(crate) thread: Option<ThreadId>,
+    pub(crate) thread: Option<Thread>,
 }
 
 impl Place {
@@ -120,6 +119,6 @@ impl Place {
 
     fn is_other_thread(&self) -> bool {
         self.thread
-            .is_some_and(|thread| thread != std::thread::current().id())
+            .is_some_and(|thread| thread != Thread::current())
     }
 }

@@ -1,4 +1,5 @@
-//! Detects forks, closes files in forked children, keeps signals from this library's threads, and looks how much is left of a stack.
+//! Detects forks, closes files in forked children, keeps signals from this library's threads, tells threads apart, and looks how much
+//! is left of a stack.
 //!
 //! **Features.** Without `pyo3` nothing is held across a fork: what is unused then is told so once, below.
 #![cfg_attr(
@@ -11,3 +12,4 @@ pub(crate) mod fork;
 pub(crate) mod inherited;
 pub(crate) mod signals;
 pub(crate) mod stack;
+pub(crate) mod thread;

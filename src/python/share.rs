@@ -1,7 +1,6 @@
 //! `share` and `open`: views between the processes of one machine.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 
 use once_cell::race::OnceBox;
 use pyo3::Borrowed;
@@ -10,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
 use crate::error::Error;
+use crate::process::thread::Thread;
 use crate::protocol::rule::{Field, Rule};
 use crate::protocol::stream::Stream;
 use crate::python::call::choice::wrong_type;
@@ -240,7 +240,7 @@ pub(crate) struct PyShare {
     object: Py<PyAny>,
     view: Py<PyCaiView>,
     key: Vec<u8>,
-    open: Mutex<Vec<(ThreadId, Entered)>>,
+    open: Mutex<Vec<(Thread, Entered)>>,
 }
 
 /// A block that is open.
@@ -251,14 +251,14 @@ struct Entered {
 }
 
 impl PyShare {
-    fn open(&self) -> MutexGuard<'_, Vec<(ThreadId, Entered)>> {
+    fn open(&self) -> MutexGuard<'_, Vec<(Thread, Entered)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what this thread has entered last; of a thread that has entered nothing, what any has.
     fn leave(&self) -> Option<Entered> {
         let mut open = self.open();
-        let here = thread::current().id();
+        let here = Thread::current();
         let own = open.iter().rposition(|(thread, _)| *thread == here);
         let at = own.or(open.len().checked_sub(1))?;
         Some(open.remove(at).1)
@@ -315,7 +315,7 @@ impl PyShare {
         let entered = this.enter(py)?;
         let bytes = entered.shared.handle().to_bytes(&this.key)?;
         let handle = handle_class(py)?.call1(new_tuple(py, [Ok(new_bytes(py, &bytes)?)])?)?;
-        this.open().push((thread::current().id(), entered));
+        this.open().push((Thread::current(), entered));
         Ok(handle)
     }
 

@@ -7,11 +7,11 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use super::kinds::drop_in_order;
 use super::worker::Worker;
 use crate::driver::{Context, Defaults};
+use crate::process::thread::Thread;
 use crate::protocol::device::Device;
 use crate::protocol::stream::Stream;
 
@@ -87,7 +87,7 @@ impl fmt::Debug for Kept {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Placed {
     pub(super) stream: Stream,
-    pub(super) thread: Option<ThreadId>,
+    pub(super) thread: Option<Thread>,
     pub(super) whose: Defaults,
 }
 
@@ -138,13 +138,13 @@ impl Placed {
 
 /// Returns the calling thread, if `stream` means that thread's.
 #[inline]
-pub(crate) fn thread_of(stream: Stream) -> Option<ThreadId> {
-    (stream == Stream::PerThreadDefault).then(|| std::thread::current().id())
+pub(crate) fn thread_of(stream: Stream) -> Option<Thread> {
+    (stream == Stream::PerThreadDefault).then(Thread::current)
 }
 
 /// Whether a stream of `thread` ([`thread_of`]) is another one here.
-pub(crate) fn is_elsewhere(thread: Option<ThreadId>) -> bool {
-    thread.is_some_and(|thread| thread != std::thread::current().id())
+pub(crate) fn is_elsewhere(thread: Option<Thread>) -> bool {
+    thread.is_some_and(|thread| thread != Thread::current())
 }
 
 /// The code of an unknown producer stream: the per-thread default stream's own, which is free, as no such
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_kept_and_not_replaced() {
-        let (main, mine) = (std::thread::current().id(), Stream::PerThreadDefault);
+        let (main, mine) = (Thread::current(), Stream::PerThreadDefault);
         let made = Streams::here(mine, Some(mine));
         let moved = std::thread::spawn(move || made.with_producer(Placed::here(mine)))
             .join()

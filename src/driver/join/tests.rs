@@ -1,5 +1,7 @@
 //! Which streams a join waits for, and which stream waits, on the scripted driver.
 
+use std::thread;
+
 use rstest::{fixture, rstest};
 
 use super::*;
@@ -306,10 +308,8 @@ fn arrays_that_say_whose_a_default_stream_is() {
 #[rstest]
 fn a_bare_stream_of_the_thread_is_its_own(script: Script) {
     let per_thread = Stream::PerThreadDefault;
-    let other = thread::spawn(|| thread::current().id())
-        .join()
-        .expect("an id");
-    for (of, events) in [(thread::current().id(), 1), (other, 2)] {
+    let other = thread::spawn(Thread::current).join().expect("an id");
+    for (of, events) in [(Thread::current(), 1), (other, 2)] {
         let place = Place {
             ready: Defaults::Of(context(CONTEXT_A)),
             thread: Some(of),

@@ -5,6 +5,7 @@ use rstest::{fixture, rstest};
 use super::*;
 use crate::driver::PointerInfo;
 use crate::driver::script::{Script, context, contexts_at};
+use crate::process::thread::Thread;
 use crate::protocol::device::{Device, DeviceType};
 use crate::protocol::rule::Rule;
 use crate::protocol::stream::Platform;
@@ -807,7 +808,7 @@ fn rocm_is_refused_by_name_and_equal_streams_are_not(script: Script) {
 
 #[rstest]
 fn a_per_thread_stream_of_another_thread(script: Script) {
-    let elsewhere = std::thread::spawn(|| std::thread::current().id())
+    let elsewhere = std::thread::spawn(Thread::current)
         .join()
         .expect("a thread");
     let theirs = Place {
@@ -815,7 +816,7 @@ fn a_per_thread_stream_of_another_thread(script: Script) {
         ..PLACE
     };
     let ours = Place {
-        thread: Some(std::thread::current().id()),
+        thread: Some(Thread::current()),
         ..PLACE
     };
     let per_thread = Request::Stream(Stream::PerThreadDefault);

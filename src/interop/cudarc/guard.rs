@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::ThreadId;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
@@ -11,9 +10,10 @@ use cudarc::driver::{CudaContext, CudaStream, LaunchArgs, PushKernelArg};
 use self::sealed::Left;
 use super::in_context::{context_of, keep_for_ever, wait_for_context, within};
 use super::keep;
-use super::stream::{check_device, mean_default, number_of};
+use super::stream::{check_device, mean_default, number_of, plain_number};
 use crate::driver::MemoryKind;
 use crate::error::Error;
+use crate::process::thread::Thread;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::device::DeviceType;
 use crate::protocol::stream::{Stream, SyncPolicy};
@@ -86,7 +86,7 @@ pub struct StreamGuard<'s, V: Consume> {
     view: V,
     stream: &'s Arc<CudaStream>,
     /// Whose per-thread default stream it is.
-    thread: Option<ThreadId>,
+    thread: Option<Thread>,
     pointer: CUdeviceptr,
     /// Whether the host can write the memory. Then what uses it anew need not be in the order of any stream.
     may_host_write: bool,
@@ -322,7 +322,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
     /// elements.
     ///
     /// It is valid until the guard is dropped, for work on the guard's stream: so the reference ends with the guard. A
-    /// copy of the number does not.
+    /// copy of the number does not. For a launch that is captured, ask for it in the capture, whose graph then keeps the owner:
+    /// a graph knows nothing of a reference, or of a launch's argument, from before.
     #[must_use]
     pub fn device_ptr(&self) -> &CUdeviceptr {
         self.keep_in_graph(self.stream);
@@ -364,9 +365,8 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
 
     /// Has the graph that `stream` is being captured into keep the owner, if there is one: it is launched later.
     pub(super) fn keep_in_graph(&self, stream: &CudaStream) {
-        let Ok(number) = number_of(stream) else {
-            return;
-        };
+        // Also that of a default stream of a context that is not a primary one, which is asked in that context.
+        let number = plain_number(stream);
         // The legacy default stream is captured by nothing.
         if number == Stream::LegacyDefault {
             return;

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use super::events;
 use crate::driver::{self, Context, ContextGuard, Driver, DriverError, Relaxed, UNTOLD, twice};
+use crate::process::thread::Thread;
 use crate::protocol::device::Device;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Element, Owner, detach, is_elsewhere, keep, thread_of};
@@ -26,7 +26,7 @@ pub(super) struct InContext<T: Ends> {
     kept: Option<Arc<T>>,
     /// The stream that it is freed on, or which it is.
     stream: Stream,
-    thread: Option<ThreadId>,
+    thread: Option<Thread>,
     /// Whether its stream may wait for readers of whom others that hold it know nothing.
     has_readers: bool,
     /// Whether it could not be dropped before.

@@ -13,11 +13,10 @@
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 
+use crate::process::thread::Thread;
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::capsule;
 use crate::python::cpython::release;
@@ -36,7 +35,7 @@ struct Lent {
     /// its own just now, which no lock tells.
     capsules: Vec<Py<PyAny>>,
     /// The thread of the library's call.
-    thread: ThreadId,
+    thread: Thread,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +55,7 @@ impl Recall {
             state: State::Open,
             owner: Some(view.owner().share()),
             capsules: Vec::new(),
-            thread: thread::current().id(),
+            thread: Thread::current(),
         })));
         let count = Arc::into_raw(recall.clone()).cast_mut();
         // SAFETY: pointers from `Arc::into_raw` are not null.
@@ -114,7 +113,7 @@ impl Recall {
     #[cold]
     pub(crate) fn note(&self, capsule: &Bound<'_, PyAny>) {
         let mut lent = self.lock();
-        if lent.state == State::Open && lent.thread == thread::current().id() {
+        if lent.state == State::Open && lent.thread == Thread::current() {
             lent.capsules.push(capsule.clone().unbind());
         }
     }

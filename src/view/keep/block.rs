@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::thread::{self, ThreadId};
 
 use super::room::Due;
 use crate::driver::{
     Context, ContextGuard, ContextId, Defaults, Driver, DriverError, Event, Lease, Relaxed,
     is_primary, twice, unless_ended,
 };
+use crate::process::thread::Thread;
 use crate::protocol::stream::{Capture, Stream};
 use crate::view::{Kept, Placed};
 
@@ -98,7 +98,7 @@ enum Works {
     On(Stream, Option<u64>),
     /// On a default stream: of this thread, which alone can name it, or the legacy one. A thread of ours that used that
     /// might break a capture of a blocking stream, which can begin at any time.
-    Default(Option<ThreadId>),
+    Default(Option<Thread>),
     /// On streams that the consumer has not named, of any device; of contexts that are no primary ones, in the memory's, and
     /// in this one, which was current as it asked.
     Anywhere(Option<Home>),
@@ -207,7 +207,7 @@ impl Use {
         id: impl FnOnce() -> Option<u64>,
     ) -> Result<Self, DriverError> {
         let works = match stream {
-            Stream::PerThreadDefault => Works::Default(Some(thread::current().id())),
+            Stream::PerThreadDefault => Works::Default(Some(Thread::current())),
             Stream::LegacyDefault => Works::Default(None),
             stream => Works::On(stream, id()),
         };

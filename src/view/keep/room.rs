@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use crate::process::thread::Thread;
 use crate::view::stats;
 
 static STATE: Mutex<State> = Mutex::new(State {
@@ -56,7 +56,7 @@ struct State {
 
 #[derive(Clone, Copy, PartialEq)]
 struct Running {
-    on: ThreadId,
+    on: Thread,
     since: Instant,
 }
 
@@ -98,7 +98,7 @@ pub(super) fn end_owner<T>(owner: T) {
             }
         }
     }
-    let (on, since) = (thread::current().id(), Instant::now());
+    let (on, since) = (Thread::current(), Instant::now());
     let running = Running { on, since };
     lock().running.push(running);
     let _over = Over(running);
@@ -108,7 +108,7 @@ pub(super) fn end_owner<T>(owner: T) {
 /// Whether the thread is ending an owner, as others see.
 #[cfg(test)]
 pub(super) fn is_ending() -> bool {
-    let on = thread::current().id();
+    let on = Thread::current();
     lock().running.iter().any(|end| end.on == on)
 }
 
@@ -399,6 +399,7 @@ pub(super) static PATIENT: std::sync::RwLock<()> = std::sync::RwLock::new(());
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
+    use std::thread;
 
     use super::*;
     use crate::view::Owner;
