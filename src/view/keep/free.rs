@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 struct Shelf {
     ordinal: i32,
+    /// Whether it could be started. Without it, this has what callers could not end.
+    has_thread: bool,
     /// The oldest first.
     waiting: VecDeque<Waiting>,
     /// What the thread waits for a device for, until it is taken.
@@ -62,7 +64,7 @@ fn wait_for(shelves: Shelves, most: Duration) -> Shelves {
 }
 
 /// Ends `held` once its contexts have done their work. If `is_in_use`, its use is not over before that. Calls no driver, unless
-/// there is no thread for it: then the caller waits.
+/// there is no thread for it: then the caller waits, for no longer than the [limit](room::LIMIT) if the driver refuses that.
 pub(super) fn later(mut held: Held, is_in_use: bool) {
     // It waits for something else now, and the thread is told.
     held.set_stuck(false);
@@ -77,8 +79,17 @@ pub(super) fn later(mut held: Held, is_in_use: bool) {
         let driver = alone.held.driver();
         let _before = ContextGuard::around(driver);
         let _relaxed = Relaxed::new(driver);
-        alone.finish();
+        if let Some(left) = alone.finish() {
+            leave(&mut lock(), left);
+        }
     }
+}
+
+/// Leaves what a caller could not end, to the thread once that has been started.
+fn leave(shelves: &mut Vec<Shelf>, left: Waiting) {
+    let (driver, ordinal) = (left.held.driver(), left.ordinal());
+    has_thread(shelves, driver, ordinal);
+    shelf(shelves, ordinal).waiting.push_back(left);
 }
 
 /// Has the threads look for what a thread waits for, which [has no time](GRACE).
@@ -94,23 +105,21 @@ pub(super) fn start(driver: &'static dyn Driver, ordinal: i32) {
 }
 
 fn has_thread(shelves: &mut Vec<Shelf>, driver: &'static dyn Driver, ordinal: i32) -> bool {
-    if shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
-        return true;
-    }
-    // Under Miri there is none: every thread has to end before the process does.
-    if cfg!(miri) {
-        return false;
-    }
-    let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
-    let started = thread.spawn(move || run(driver, ordinal));
-    if started.is_ok() {
+    if !shelves.iter().any(|shelf| shelf.ordinal == ordinal) {
         shelves.push(Shelf {
             ordinal,
+            has_thread: false,
             waiting: VecDeque::new(),
             settling: None,
         });
     }
-    started.is_ok()
+    let shelf = shelf(shelves, ordinal);
+    // Under Miri there is none: every thread has to end before the process does.
+    if !shelf.has_thread && !cfg!(miri) {
+        let thread = std::thread::Builder::new().name("cai-dlpack-free".into());
+        shelf.has_thread = thread.spawn(move || run(driver, ordinal)).is_ok();
+    }
+    shelf.has_thread
 }
 
 /// Puts it on the shelf of the device that it waits for; back if there is no thread for it.
@@ -191,8 +200,9 @@ fn run(driver: &'static dyn Driver, ordinal: i32) {
         let is_stuck = left.as_ref().is_some_and(|left| left.held.is_stuck());
         if let Some(alone) = left.and_then(|left| put(&mut shelves, left)) {
             drop(shelves);
-            alone.finish();
+            let left = alone.finish();
             shelves = lock();
+            left.into_iter().for_each(|left| leave(&mut shelves, left));
         }
         let mut waiting = shelf(&mut shelves, ordinal).waiting.iter();
         if is_stuck && waiting.all(|waiting| waiting.held.is_stuck() || !waiting.is_due()) {
@@ -292,14 +302,20 @@ impl Waiting {
         Some(Self { held: left, ..self })
     }
 
-    fn finish(self) {
+    /// Takes all steps on the caller's thread; returns what the driver refuses to wait for, as in a context that has failed.
+    fn finish(self) -> Option<Self> {
+        let begun = Instant::now();
         let mut left = Some(self);
         while let Some(waiting) = left {
             left = waiting.step();
             if left.as_ref().is_some_and(|left| left.held.is_stuck()) {
+                if begun.elapsed() > room::LIMIT {
+                    return left;
+                }
                 std::thread::sleep(PAUSE);
             }
         }
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! The thread that asks all events together.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ enum News {
     Mark(Use, Mark),
     /// What a graph has kept, which is gone.
     Ended(Owner),
+    /// What callers have left, from before the thread was started.
+    Left(Keeper),
     /// A thread waits for memory.
     Hurry,
     /// A thread that asks for memory that has come.
@@ -93,6 +95,7 @@ fn sender(driver: &'static dyn Driver) -> Option<&'static Sender<News>> {
         let (sender, receiver) = channel();
         if KEEPER.get().is_none() && spawn(driver, receiver) {
             let _ = KEEPER.set(sender);
+            hand_over();
         }
     }
     KEEPER.get()
@@ -349,10 +352,43 @@ fn unmarked(held: Held) {
     }
 }
 
-/// Hands over what is to end. Without a thread, the caller waits.
+/// Hands over what is to end. Without a thread, the caller waits, but not [for ever](Keeper::patience).
 fn ends(driver: &'static dyn Driver, news: News) {
     if let Some(news) = tell(driver, news) {
-        Keeper::default().take_alone(driver, news);
+        alone(driver, Some(news));
+    }
+}
+
+/// What callers have waited for long enough, while no thread can be started.
+static LEFT: Mutex<Option<Keeper>> = Mutex::new(None);
+
+fn left() -> MutexGuard<'static, Option<Keeper>> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does on the caller's thread what the thread would, with what was left before. Leaves the rest to the thread once that has
+/// been started, or else to the next caller.
+fn alone(driver: &'static dyn Driver, news: Option<News>) {
+    let before = left().take();
+    let mut keeper = before.unwrap_or_default();
+    keeper.take_alone(driver, news);
+    if !keeper.is_idle() {
+        let mut left = left();
+        let mut all = left.take().unwrap_or_default();
+        all.add(keeper);
+        *left = Some(all);
+        drop(left);
+        hand_over();
+    }
+}
+
+/// Gives the thread what was left, if it has been started.
+fn hand_over() {
+    if let Some(keeper) = KEEPER.get()
+        && let Some(left) = left().take()
+        && let Err(unsent) = keeper.send(News::Left(left))
+    {
+        std::mem::forget(unsent);
     }
 }
 
@@ -381,8 +417,9 @@ pub(crate) fn mark_own(driver: &'static dyn Driver, used: Use) -> bool {
 /// Has the threads end soon what they can.
 pub(super) fn hurry(driver: &'static dyn Driver) {
     free::hurry();
-    // Without a thread there is nothing to ask.
-    let _ = tell(driver, News::Hurry);
+    if tell(driver, News::Hurry).is_some() {
+        alone(driver, None);
+    }
 }
 
 /// Takes over the smallest block with room for `nbytes` that `used` alone still uses: what is enqueued from now on comes
@@ -499,15 +536,32 @@ impl Keeper {
         }
     }
 
-    /// As the thread does, on the caller's: until it has ended.
-    fn take_alone(mut self, driver: &dyn Driver, news: News) {
+    /// As the thread does, on the caller's: until it has ended, or for so long as the caller may wait.
+    fn take_alone(&mut self, driver: &dyn Driver, news: Option<News>) {
         let _before = ContextGuard::around(driver);
         let _relaxed = Relaxed::new(driver);
-        self.round(std::iter::once(news));
-        while !self.is_idle() {
+        let begun = Instant::now();
+        self.round(news.into_iter());
+        while !self.is_idle() && begun.elapsed() < self.patience() {
             thread::sleep(SHORT);
             self.round(std::iter::empty());
         }
+    }
+
+    /// How long a caller waits: it may have to end the capture itself, or open the way for the work.
+    fn patience(&self) -> Duration {
+        match self.unmarked.is_empty() && self.marking.is_empty() && self.waiting.is_empty() {
+            true => PATIENCE,
+            false => room::LIMIT,
+        }
+    }
+
+    /// Takes what another one has left.
+    fn add(&mut self, mut left: Self) {
+        self.unmarked.append(&mut left.unmarked);
+        self.later.held.append(&mut left.later.held);
+        self.marking.append(&mut left.marking);
+        self.waiting.append(&mut left.waiting);
     }
 
     /// Takes what has come, and ends what is over.
@@ -541,6 +595,7 @@ impl Keeper {
                 room::end_owner(owner);
                 stats::DRAINED.add();
             }
+            News::Left(left) => self.add(left),
             News::Hurry => {}
             News::Take(wanted, answers) => {
                 if let Some(held) = self.find(&wanted)

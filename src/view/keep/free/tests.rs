@@ -41,7 +41,7 @@ fn without_a_thread_the_caller_waits_and_frees() {
                 is_in_use,
                 sites: if is_in_use { None } else { Some(Vec::new()) },
             };
-            waiting.finish();
+            assert!(waiting.finish().is_none());
             let calls = driver.calls();
             let freed = calls.iter().filter(|call| **call == own).count();
             let what = format!("{refused:?} {is_in_use} {stream:?}: {calls:?}");

@@ -121,7 +121,8 @@ fn a_context_that_is_gone_is_not_waited_for() {
     }
 }
 
-/// Without the thread the caller waits: until the capture is over that forbids the mark, and then for the event.
+/// Without the thread the caller waits for the event; not for the capture that forbids its mark, which may be its own: what it
+/// leaves ends with the next one's.
 #[test]
 fn without_a_thread_the_caller_ends_it() {
     for (is_captured, is_refused) in [(false, false), (true, false), (false, true)] {
@@ -133,25 +134,40 @@ fn without_a_thread_the_caller_ends_it() {
         if is_refused {
             driver.fault("cuEventQuery", 0, 999);
         }
-        thread::scope(|scope| {
-            let news = News::Unmarked(held);
-            let alone = scope.spawn(move || {
-                driver.current(0xc0de);
-                Keeper::default().take_alone(driver, news);
-                driver.current_now()
-            });
-            while is_captured && driver.count("cuStreamIsCapturing") < 2 {
-                thread::yield_now();
-            }
-            assert!(!is_captured || !ended.load(Ordering::Acquire));
-            driver.captured(STREAM, Capture::Idle, 0);
-            assert_eq!(alone.join().ok(), Some(0xc0de), "the context is put back");
-        });
+        driver.current(0xc0de);
+        let mut keeper = Keeper::default();
+        keeper.take_alone(driver, Some(News::Unmarked(held)));
+        assert_eq!(driver.current_now(), 0xc0de, "the context is put back");
+        assert_eq!(keeper.is_idle(), !is_captured);
+        assert_eq!(ended.load(Ordering::Acquire), !is_captured);
+        driver.captured(STREAM, Capture::Idle, 0);
+        let mut next = Keeper::default();
+        next.take(News::Left(keeper));
+        next.take_alone(driver, None);
+        assert!(next.is_idle());
+        assert_eq!(driver.current_now(), 0xc0de);
         assert!(ended.load(Ordering::Acquire));
         assert_eq!(driver.count("cuEventRecord"), 1);
         let questions = driver.count("cuEventQuery");
         assert_eq!(questions, 1 + usize::from(is_refused));
     }
+}
+
+/// Nor does it wait for ever for work, to which it may have to open the way itself.
+#[test]
+#[cfg_attr(miri, ignore = "takes seconds")]
+fn without_a_thread_the_caller_does_not_wait_for_ever() {
+    let driver = script();
+    let (held, ended) = owner(driver, STREAM);
+    // For each question that is asked so long.
+    (0..30_000).for_each(|_| _ = driver.fault("cuEventQuery", 0, 600));
+    let (mut keeper, begun) = (Keeper::default(), Instant::now());
+    keeper.take_alone(driver, Some(News::Unmarked(held)));
+    assert!(begun.elapsed() >= room::LIMIT && !keeper.is_idle());
+    assert!(!ended.load(Ordering::Acquire));
+    driver.without_faults();
+    keeper.take_alone(driver, None);
+    assert!(keeper.is_idle() && ended.load(Ordering::Acquire));
 }
 
 /// A block is taken over if it is of the kind, context and stream that are asked for: the smallest that is large enough,
