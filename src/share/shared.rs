@@ -11,7 +11,7 @@ use super::holders::Holders;
 use crate::driver::ipc::{EventHandle, MemoryHandle, Sharing, Uuid};
 use crate::driver::{
     self, Context, ContextGuard, ContextId, Driver, DriverError, Event, MemoryKind, OwnThread,
-    Place, Relaxed,
+    Place, Relaxed, twice,
 };
 use crate::error::Error;
 use crate::process::{fork, signals};
@@ -91,8 +91,8 @@ impl Drop for Mark {
         let (driver, event, (context, id)) = (self.driver, self.event, self.home);
         detach(|| {
             // Of a context that is gone the event is gone, too.
-            if driver.context_id(context) == Ok(id)
-                && let Ok(_there) = ContextGuard::above(driver, context)
+            if twice(|| driver.context_id(context)) == Ok(id)
+                && let Ok(_there) = twice(|| ContextGuard::above(driver, context))
             {
                 // A failure leaves one event too many.
                 let _ = driver.event_destroy(event);

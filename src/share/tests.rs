@@ -634,3 +634,27 @@ fn an_end_that_is_refused_once_leaves_nothing() {
         drop(shared);
     }
 }
+
+/// Nor is anything left of a share that no other process opens: its event is destroyed in its context.
+#[test]
+#[cfg_attr(miri, ignore = "makes files and starts threads")]
+fn a_share_whose_end_is_refused_once_leaves_no_event() {
+    let calls = ["cuCtxGetId", "cuCtxGetCurrent", "cuCtxPushCurrent"];
+    let cases = calls
+        .iter()
+        .flat_map(|call| (0..3).map(move |after| (*call, after)));
+    for ((call, after), base) in cases.zip((0x7a4a_0000..).step_by(0x1_0000)) {
+        let (script, _installed) = world(base);
+        let (dropped, _owner) = std::sync::mpsc::channel();
+        let shared = view(base, READY, &dropped).share().expect("shared");
+        assert_eq!(script.events_alive(), 1);
+        script.fault(call, after, 999);
+        drop(shared);
+        let begun = Instant::now();
+        while script.events_alive() != 0 && begun.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(script.events_alive(), 0, "{call} {after}");
+        script.without_faults();
+    }
+}
