@@ -56,7 +56,7 @@ class Blocks:
         result = attempt(lambda: leave(None, None, None) if is_leaving else enter(), nth)
         if not isinstance(result, BaseException):
             self.forget(block) if is_leaving else self.open.append(block)
-        elif not isinstance(result, MemoryError):
+        elif is_leaving or not isinstance(result, MemoryError):  # Leaving needs no memory.
             return True, f"allocation {nth} of {'leaving' if is_leaving else 'entering'} {block}: {result!r}"
         return isinstance(result, MemoryError), self.compared(f"{'left' if is_leaving else 'entered'} by {nth}")
 

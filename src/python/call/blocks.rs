@@ -8,7 +8,6 @@
 //! in any order, and the one that ends first would restore what was before the other.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use once_cell::race::OnceBox;
 use pyo3::PyClass;
@@ -32,7 +31,7 @@ static ENTERED: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Entered {
     block: Py<PyAny>,
     /// A [`token`] of the context in which the block was entered.
-    token: Mutex<Py<PyAny>>,
+    token: Py<PyAny>,
     /// Whether it has ended, and is still there: in a copy of its context, or as there was no memory to take it out.
     is_over: AtomicBool,
 }
@@ -42,8 +41,7 @@ impl Entered {
     /// Shows the collector block and token: the token refers to its context, which holds this.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.block)?;
-        // A thread that the collector has stopped may hold the lock: it leaves the block.
-        self.token.try_lock().map_or(Ok(()), |token| visit.call(&*token))
+        visit.call(&self.token)
     }
 }
 }
@@ -51,7 +49,7 @@ impl Entered {
 impl Entered {
     fn new<'py>(block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let py = block.py();
-        let token = Mutex::new(token(py)?.unbind());
+        let token = token(py)?.unbind();
         ENTERED.fetch_add(1, Ordering::Relaxed);
         let (block, is_over) = (block.clone().unbind(), AtomicBool::new(false));
         Bound::new(
@@ -68,17 +66,12 @@ impl Entered {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Py<PyAny>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Refuses another context than that in which the block was entered, which may be a copy of it. In that one it uses the token.
     ///
     /// # Errors
     /// `RuntimeError`; out of memory, which CPython lacks for an error alone. Nothing has changed then.
     fn use_token(&self, py: Python<'_>) -> PyResult<()> {
-        let token = self.lock().bind(py).clone();
-        context(py)?.reset(&token).map_err(|error| {
+        context(py)?.reset(self.token.bind(py)).map_err(|error| {
             if error.is_instance_of::<PyMemoryError>(py) {
                 return error;
             }
@@ -88,12 +81,9 @@ impl Entered {
         })
     }
 
-    /// Has another token of the same context in place of one that is used.
-    fn renew_token(&self, token: Bound<'_, PyAny>) {
-        let py = token.py();
-        let used = std::mem::replace(&mut *self.lock(), token.unbind());
-        // Not PyO3's drop, which would keep it until PyO3 is next called.
-        drop(used.into_bound(py));
+    /// Ends it in copies of the context, too.
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
@@ -147,8 +137,7 @@ pub(crate) fn around<R>(
     let entered = enter(block)?;
     let result = body();
     let left = leave(block);
-    // In copies of the context, too, and also if there was no memory to take it out.
-    entered.get().is_over.store(true, Ordering::Relaxed);
+    entered.get().end();
     if let Err(error) = left {
         release::drop_now(error);
     }
@@ -170,10 +159,11 @@ pub(crate) fn enter<'py>(block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Enter
     Ok(entered)
 }
 
-/// Closes the innermost open block that is `block`.
+/// Closes the innermost open block that is `block`. If there is no memory to take it out of the context, it ends in copies of
+/// that, too: a block that stayed open would have all that follows be as it says, such as without an order.
 ///
 /// # Errors
-/// `RuntimeError` if it was entered in another context, or nowhere; out of memory. Nothing has changed then.
+/// `RuntimeError` if it was entered in another context, or nowhere: nothing has changed then.
 pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = block.py();
     // Outlives the guard: its drop may run a finaliser.
@@ -186,10 +176,12 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
         .rposition(is_it)
         .ok_or_else(|| entered_elsewhere(py))?;
     entered = open.remove(at);
-    // A token is used once: another one is there if the next step fails.
-    let another = token(py)?;
     entered.get().use_token(py)?;
-    set(py, open).inspect_err(|_| entered.get().renew_token(another))
+    if let Err(no_memory) = set(py, open) {
+        entered.get().end();
+        release::drop_now(no_memory);
+    }
+    Ok(())
 }
 
 fn set<'py>(py: Python<'py>, open: Vec<Bound<'py, Entered>>) -> PyResult<()> {
