@@ -539,3 +539,75 @@ def test_the_device_that_is_announced_is_judged_before_the_producer_is_asked(fau
         cd.view(producer, device_id=0)
     assert found.refused == str(refused.value).partition("\n")[0]
     assert refused.value.rule == "pointer-device"
+
+
+@pytest.mark.parametrize("is_crossed", [False, True])
+def test_greenlets_of_one_thread_have_warnings_of_their_own(is_crossed: bool, machine: Machine) -> None:
+    """They begin and end in any order, and another one imports meanwhile."""
+    import greenlet
+
+    main, found = greenlet.getcurrent(), dict[str, cd.Explanation]()
+
+    class Switches:
+        def __init__(self, is_undeclared: bool) -> None:
+            self.goes, self.is_undeclared = True, is_undeclared
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            if self.goes:
+                self.goes = False
+                main.switch()
+            stream = 0 if self.is_undeclared else None
+            return {"shape": (3,), "typestr": "<f4", "data": (0x1000, False), "version": 3, "stream": stream}
+
+    def explain(name: str, is_undeclared: bool) -> None:
+        found[name] = cd.explain(Switches(is_undeclared), device_id=0)
+
+    def warned() -> int:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            cd.view(SimpleNamespace(__cuda_array_interface__=undeclared), device_id=0)
+        return len(seen)
+
+    undeclared = {"shape": (3,), "typestr": "<f4", "data": (0x1000, False), "version": 3, "stream": 0}
+    first, second = (
+        greenlet.greenlet(lambda name=name: explain(name, name == "first")) for name in ("first", "second")
+    )
+    first.switch()
+    second.switch()
+    assert warned() == 1
+    for each in (first, second) if is_crossed else (second, first):
+        each.switch()
+    assert first.dead and second.dead
+    assert (len(found["first"].warnings), len(found["second"].warnings)) == (1, 0)
+    assert warned() == 1
+
+
+@pytest.mark.parametrize("is_crossed", [False, True])
+def test_greenlets_of_one_thread_have_trials_of_their_own(is_crossed: bool, machine: Machine) -> None:
+    """What one notes of its producer is not another one's."""
+    import greenlet
+
+    main, found = greenlet.getcurrent(), dict[str, cd.Explanation]()
+
+    class Waits(Dlpack):
+        """One that would make a stream wait, so that `__dlpack__` is not called."""
+
+        def __dlpack_device__(self) -> Any:
+            main.switch()
+            return super().__dlpack_device__()
+
+    def explain(name: str) -> None:
+        made = abi.make() if name == "second" else abi.make(device=(abi.CUDA, 0), data=machine.device_memory(64))
+        found[name] = cd.explain(Waits(made))
+
+    first, second = (greenlet.greenlet(lambda name=name: explain(name)) for name in ("first", "second"))
+    first.switch()
+    second.switch()
+    order = [first, second] if is_crossed else [second, first]
+    while not (first.dead and second.dead):
+        for each in order:
+            if not each.dead:
+                each.switch()
+    assert found["first"].unknown is not None and found["first"].refused is None
+    assert found["second"].unknown is None and found["second"].refused is None

@@ -3,14 +3,16 @@
 #[cfg(all(Py_3_11, not(Py_LIMITED_API), not(Py_GIL_DISABLED)))]
 mod caller;
 
-use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
 use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyEllipsis, PyList, PyString, PyType};
 
+use crate::python::cpython::context_var::ContextVar;
 use crate::python::cpython::errors::class;
+use crate::python::cpython::{release, text};
 
 /// What a warning is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,13 +37,16 @@ pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &Bound<'_, PyString>)
         Warning::Version => &classes.version,
         Warning::Consume => &classes.consume,
     };
-    if warning != Warning::Consume && is_collected() {
-        let text = text.to_cow()?;
-        if is_error(class.bind(py), &text)? {
-            return Err(PyErr::from_type(class.bind(py).clone(), text.into_owned()));
+    if warning != Warning::Consume
+        && let Some(list) = list(py)?
+    {
+        if is_error(class.bind(py), &text.to_cow()?)? {
+            return Err(PyErr::from_type(
+                class.bind(py).clone(),
+                text.clone().unbind(),
+            ));
         }
-        collect(&text);
-        return Ok(());
+        return list.append(text);
     }
     issue(text, class.bind(py))
 }
@@ -62,38 +67,56 @@ fn issue(text: &Bound<'_, PyString>, class: &Bound<'_, PyType>) -> PyResult<()> 
     warn.bind(py).call1((text, class)).map(drop)
 }
 
-thread_local! {
-    /// The warnings about imports of this thread that are collected; `None` if they are issued.
-    static COLLECTED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+/// How many trials collect warnings now. With none, no context is read.
+static COLLECTING: AtomicUsize = AtomicUsize::new(0);
+
+/// The list of the warnings about imports that are collected in a context; empty once that is over. A context variable: greenlets
+/// of one thread begin and end their trials in any order.
+fn collected(py: Python<'_>) -> PyResult<&'static ContextVar> {
+    static VARIABLE: OnceBox<ContextVar> = OnceBox::new();
+    VARIABLE.get_or_try_init(|| ContextVar::new(py, "cai_dlpack.warnings").map(Box::new))
 }
 
-/// Runs code whose warnings about imports are returned, and not issued: of this thread, until the code ends.
-pub(crate) fn collecting<R>(body: impl FnOnce() -> R) -> (R, Vec<String>) {
-    /// Puts back what was collected before, also after a panic.
-    struct Restore(Option<Vec<String>>);
-    impl Drop for Restore {
+/// Runs code whose warnings about imports are returned, and not issued: in this context, until the code ends.
+///
+/// # Errors
+/// Out of memory, before the code has run.
+pub(crate) fn collecting<R>(
+    py: Python<'_>,
+    body: impl FnOnce() -> R,
+) -> PyResult<(R, Vec<String>)> {
+    /// Collects no more, also after a panic, and though there is no memory to take the list out of the context.
+    struct Over<'py>(Bound<'py, PyList>, Bound<'py, PyAny>);
+    impl Drop for Over<'_> {
         fn drop(&mut self) {
-            COLLECTED.set(self.0.take());
+            let py = self.0.py();
+            COLLECTING.fetch_sub(1, Ordering::Relaxed);
+            let emptied = self.0.del_slice(0, self.0.len());
+            let taken_out = collected(py).and_then(|variable| variable.reset(&self.1));
+            for error in [emptied, taken_out].into_iter().filter_map(Result::err) {
+                release::drop_now(error);
+            }
         }
     }
-    let restore = Restore(COLLECTED.replace(Some(Vec::new())));
+    let list = PyList::empty(py);
+    // Not empty: it is not over.
+    list.append(PyEllipsis::get(py))?;
+    let token = collected(py)?.set(list.as_any())?;
+    COLLECTING.fetch_add(1, Ordering::Relaxed);
+    let over = Over(list, token);
     let result = body();
-    let collected = COLLECTED.take().unwrap_or_default();
-    drop(restore);
-    (result, collected)
+    let texts = over.0.iter().skip(1).filter_map(|found| text::text(&found));
+    Ok((result, texts.collect()))
 }
 
-/// Whether warnings are collected on this thread.
-fn is_collected() -> bool {
-    COLLECTED.with_borrow(Option::is_some)
-}
-
-fn collect(text: &str) {
-    COLLECTED.with_borrow_mut(|collected| {
-        if let Some(collected) = collected {
-            collected.push(text.to_owned());
-        }
-    });
+/// Returns the list in which warnings are collected here; `None` if they are issued.
+fn list(py: Python<'_>) -> PyResult<Option<Bound<'_, PyList>>> {
+    if COLLECTING.load(Ordering::Relaxed) == 0 {
+        return Ok(None);
+    }
+    let found = collected(py)?.get(py)?;
+    let list = found.and_then(|found| found.cast_into::<PyList>().ok());
+    Ok(list.filter(|list| !list.is_empty()))
 }
 
 /// Whether the filters make an error of a warning that is issued here, by the rules of `warnings.warn_explicit`, which

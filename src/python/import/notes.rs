@@ -1,6 +1,7 @@
 //! Notes what an import does while it is tried for `explain`. An import that is not tried notes nothing.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -20,34 +21,45 @@ pub(super) struct Notes {
 }
 
 thread_local! {
-    static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
+    /// The trials of this thread, the innermost last. Greenlets begin and end theirs in any order.
+    static TRIALS: RefCell<Vec<(u64, Notes)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs an import that notes what it does with `object`.
 pub(super) fn noting<R>(object: &Bound<'_, PyAny>, body: impl FnOnce() -> R) -> (R, Notes) {
-    /// Puts back the notes of the trial that this one runs in, also after a panic.
-    struct Restore(Option<Notes>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            NOTES.set(self.0.take());
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    /// Of this trial, which is over when it is dropped, also after a panic.
+    struct Trial(u64);
+    impl Trial {
+        fn end(&self) -> Option<Notes> {
+            TRIALS.with_borrow_mut(|trials| {
+                let at = trials.iter().position(|(number, _)| *number == self.0);
+                at.map(|at| trials.remove(at).1)
+            })
         }
     }
+    impl Drop for Trial {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
+    let trial = Trial(NUMBERS.fetch_add(1, Ordering::Relaxed));
     let notes = Notes {
         object: object.as_ptr().addr(),
         ..Notes::default()
     };
-    let restore = Restore(NOTES.replace(Some(notes)));
+    TRIALS.with_borrow_mut(|trials| trials.push((trial.0, notes)));
     let result = body();
-    let notes = NOTES.take().unwrap_or_default();
-    drop(restore);
+    let notes = trial.end().unwrap_or_default();
     (result, notes)
 }
 
-/// Changes the notes, if `object` is what is tried.
+/// Changes the notes of the innermost trial of `object`, if it is tried.
 fn note(object: &Bound<'_, PyAny>, change: impl FnOnce(&mut Notes)) {
-    NOTES.with_borrow_mut(|notes| match notes {
-        Some(notes) if notes.object == object.as_ptr().addr() => change(notes),
-        _ => {}
+    let object = object.as_ptr().addr();
+    TRIALS.with_borrow_mut(|trials| {
+        let mut notes = trials.iter_mut().rev().map(|(_, notes)| notes);
+        notes.find(|notes| notes.object == object).map(change);
     });
 }
 

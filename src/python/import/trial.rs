@@ -55,17 +55,17 @@ pub(crate) fn import<'py>(
         return Ok(of_capsule(object, options));
     }
     let (mut by_table, traits) = (false, facts.traits | Traits::TRIED);
-    let ((end, notes), warnings) = warn::collecting(|| {
+    let ((end, notes), warnings) = warn::collecting(object.py(), || {
         noting(object, || {
             let facts = TypeFacts { traits, ..facts };
             foreign(object, facts, options, || by_table = true)
         })
-    });
+    })?;
     let end = match (end, notes.unasked) {
         (Ok(view), _) => End::View(view, None),
         (Err(stopped), Some(device)) => {
             release::drop_now(stopped);
-            End::Unasked(device, by_interface(object, traits, options))
+            End::Unasked(device, by_interface(object, traits, options)?)
         }
         (Err(error), None) => End::Refused(error),
     };
@@ -139,19 +139,22 @@ impl<'py> Trial<'py> {
 }
 
 /// Reads what the interface of an object says of the array, though it is not the route.
+///
+/// # Errors
+/// Out of memory.
 fn by_interface<'py>(
     object: &Bound<'py, PyAny>,
     traits: Traits,
     options: &Options<'_, 'py>,
-) -> Option<PyCaiView> {
+) -> PyResult<Option<PyCaiView>> {
     let mut view = MaybeUninit::uninit();
     let read = || cai::import(&mut view, object, traits, options, AllowCaiOnly::Yes);
-    match warn::collecting(read).0 {
+    Ok(match warn::collecting(object.py(), read)?.0 {
         // SAFETY: written: `import` has not failed.
         Ok(beside) => Some(PyCaiView::with(unsafe { view.assume_init() }, beside)),
         Err(error) => {
             release::drop_now(error);
             None
         }
-    }
+    })
 }
