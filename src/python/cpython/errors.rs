@@ -16,7 +16,8 @@ use crate::driver::{self, DriverError};
 use crate::error::Error;
 use crate::protocol::rule::{Class, Rule, Violation};
 use crate::python::cpython::names::names;
-use crate::python::cpython::new::new_str;
+use crate::python::cpython::new::{new_str, new_uint};
+use crate::python::cpython::text::text;
 use crate::python::cpython::{getattr, gil, own_module, release, tracing};
 
 impl From<Violation> for PyErr {
@@ -49,10 +50,17 @@ fn refused(violation: &Violation, kind: Kind) -> PyErr {
 /// Formats an exception for a message: class and text, the first line of it.
 #[cold]
 pub(crate) fn raised(error: &PyErr) -> String {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    // Of an exception without a text.
-    line.trim_end_matches(": ").to_owned()
+    gil::with(|py| {
+        let value = error.value(py).as_any();
+        let class = value.get_type().qualname();
+        let class = class.ok().and_then(|name| text(&name));
+        let class = class.unwrap_or_else(|| "an exception".to_owned());
+        let text = text(value).unwrap_or_else(|| "<its text could not be made>".to_owned());
+        match text.lines().next() {
+            Some(line) if !line.is_empty() => format!("{class}: {line}"),
+            _ => class,
+        }
+    })
 }
 
 /// Sets the exception that an error was made of.
@@ -93,7 +101,8 @@ impl From<DriverError> for PyErr {
                 }
                 let value = class.call1((new_str(py, &text)?,))?;
                 value.setattr(new_str(py, "call")?, call)?;
-                value.setattr(new_str(py, "code")?, error.code())?;
+                let code = error.code().map(|code| new_uint(py, code.into()));
+                value.setattr(new_str(py, "code")?, code.transpose()?)?;
                 value.setattr(&names(py).name, name)?;
                 // By class and value, which CPython raises with the `__context__` of that moment.
                 Ok(PyErr::from_type(class.clone(), value.unbind()))

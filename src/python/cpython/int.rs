@@ -2,13 +2,14 @@
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt};
+use pyo3::types::{PyBool, PyInt, PyString};
 use pyo3::{Borrowed, ffi};
 
 use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
+use crate::python::cpython::text::{made, text};
 use crate::python::cpython::{compact_int, release};
 
 /// The field that holds an int, and the rules for a wrong type and a wrong value.
@@ -132,10 +133,8 @@ fn read_by_call(int: Borrowed<'_, '_, PyAny>) -> Option<i64> {
 #[cold]
 pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
     const LONGEST: usize = 120;
-    let Ok(text) = object
-        .repr()
-        .and_then(|text| Ok(text.to_cow()?.into_owned()))
-    else {
+    let readable = |text: Bound<'_, PyString>| Some(text.to_cow().ok()?.into_owned());
+    let Some(text) = made(object, |object| object.repr()).and_then(readable) else {
         return format!("<an object of type {}>", type_name(object));
     };
     match text.char_indices().nth(LONGEST) {
@@ -149,14 +148,11 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     let (kind, names) = (object.get_type(), names(object.py()));
     release::dropping(|| {
-        let name = kind.getattr(&names.qualname);
-        let name = name.map_or_else(|_| "?".into(), |name| name.to_string());
-        match kind.getattr(&names.module) {
-            Ok(module) => match &*module.to_string() {
-                "builtins" | "__main__" => name,
-                module => format!("{module}.{name}"),
-            },
-            Err(_) => name,
+        let read = |attribute| text(&kind.getattr(attribute).ok()?);
+        let name = read(&names.qualname).unwrap_or_else(|| "?".into());
+        match read(&names.module).as_deref() {
+            None | Some("builtins" | "__main__") => name,
+            Some(module) => format!("{module}.{name}"),
         }
     })
 }

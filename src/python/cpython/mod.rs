@@ -15,6 +15,7 @@ pub(crate) mod getattr;
 pub(crate) mod getter;
 pub(crate) mod gil;
 pub(crate) mod int;
+mod interrupt;
 pub(crate) mod list;
 pub(crate) mod names;
 pub(crate) mod new;

@@ -6,8 +6,13 @@
 
 use std::ops::Deref;
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use pyo3::{Borrowed, ffi};
+
+use crate::python::cpython::interrupt::raise_later;
+use crate::python::cpython::release;
 
 /// The letters of a str, one byte each: Latin-1, or only ASCII.
 #[cfg(not(any(Py_LIMITED_API, PyPy, GraalPy)))]
@@ -101,5 +106,41 @@ pub(crate) fn as_tuple(numbers: impl ExactSizeIterator<Item = impl ToString>) ->
     match numbers.as_slice() {
         [number] => format!("({number},)"),
         numbers => format!("({})", numbers.join(", ")),
+    }
+}
+
+/// Returns the text of a str, and of any other object what `str` makes of it; `None` if that raises. Runs no code for a str:
+/// `str` itself asks for signals first, whose handlers may raise.
+#[cold]
+pub(crate) fn text(object: &Bound<'_, PyAny>) -> Option<String> {
+    let read = |text: &Bound<'_, PyString>| text.to_string_lossy().into_owned();
+    match object.cast::<PyString>() {
+        Ok(text) => Some(read(text)),
+        Err(_) => made(object, Bound::str).map(|text| read(&text)),
+    }
+}
+
+/// Returns what `str` or `repr` makes of an object for a message; `None` if it raises. What is not the object's own, as an
+/// interrupt that comes meanwhile, is [raised after all](raise_later).
+#[cold]
+pub(crate) fn made<'py>(
+    object: &Bound<'py, PyAny>,
+    make: fn(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>>,
+) -> Option<Bound<'py, PyString>> {
+    let py = object.py();
+    // Or else the call asks for them, and what their handlers raise is taken for what the object has raised.
+    if let Err(signalled) = py.check_signals() {
+        raise_later(py, &signalled);
+        release::drop_now(signalled);
+    }
+    match make(object) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            if !error.is_instance_of::<PyException>(py) {
+                raise_later(py, &error);
+            }
+            release::drop_now(error);
+            None
+        }
     }
 }

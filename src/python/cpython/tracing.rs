@@ -9,7 +9,7 @@
 //! error, also if PyO3 panics with it: the call has ended by then, and returns what it has made.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_long};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 
@@ -20,6 +20,7 @@ use pyo3::types::PyDict;
 use pyo3::{Borrowed, ffi};
 
 use crate::python::cpython::counted::counted;
+use crate::python::cpython::interrupt::raise_later;
 use crate::python::cpython::panic::Entry;
 
 /// The name of the logger, and of the domain of the ranges of NVTX.
@@ -143,24 +144,14 @@ pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> 
         Ok(()) => true,
         Err(error) => {
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-                interrupt(py);
+                // It is the user's, and not the logger's.
+                raise_later(py, &error);
             } else {
                 error.write_unraisable(py, None);
             }
             false
         }
     })
-}
-
-/// Raises `KeyboardInterrupt` in this thread, when it next runs Python code: it is the user's, and not the logger's.
-///
-/// `PyErr_SetInterrupt` would raise it in the main thread, by the handler of SIGINT, and not at all if Python has none.
-fn interrupt(py: Python<'_>) {
-    let class = py.get_type::<PyKeyboardInterrupt>();
-    // SAFETY: takes and touches nothing.
-    let thread = unsafe { ffi::PyThread_get_thread_ident() };
-    // SAFETY: the GIL is held (`py`); `class` is an exception class, which the call keeps by a reference of its own.
-    unsafe { ffi::PyThreadState_SetAsyncExc(thread as c_long, class.as_ptr()) };
 }
 
 /// Lines that wait for a moment at which Python code may run.

@@ -5,6 +5,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::python::cpython::errors::raised;
 use crate::python::cpython::new::{new_str, new_tuple};
+use crate::python::cpython::text::text;
 use crate::python::cpython::thread_exit::entries;
 
 /// The description of an import, returned by `explain`; its `str` is a text of a few lines.
@@ -95,7 +96,7 @@ impl Explanation {
 
 /// The first line of an error's text: torch appends a backtrace of C++.
 pub(super) fn sentence(py: Python<'_>, error: &PyErr) -> String {
-    let text = error.value(py).to_string();
+    let text = text(error.value(py)).unwrap_or_default();
     match text.lines().next() {
         Some(line) if !line.is_empty() => line.to_owned(),
         _ => raised(error),

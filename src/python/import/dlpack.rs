@@ -24,6 +24,7 @@ use crate::python::capsule::{Claimed, Unclaimed};
 use crate::python::cpython::int::{IntRule, repr, type_name};
 use crate::python::cpython::names::names;
 use crate::python::cpython::new::{new_dict, new_int, new_int_pair, new_ints, new_tuple, new_uint};
+use crate::python::cpython::text::text;
 use crate::python::cpython::tracing;
 use crate::python::cpython::tuple::tuple_item;
 use crate::python::cpython::{getattr, int, release};
@@ -648,7 +649,7 @@ fn drop_keyword(
     if !error.is_instance_of::<PyTypeError>(py) {
         return Err(error);
     }
-    let text = error.value(py).to_string();
+    let text = text(error.value(py)).unwrap_or_default();
     // `copy=False` may be dropped: a producer without the keyword makes no copy. A transfer may not.
     let may_go = ["max_version", "copy", "stream"];
     for name in may_go {
@@ -675,7 +676,7 @@ fn drop_keyword(
 /// Whether a producer has raised this since it does not export to the requested device: by a `BufferError`, as the array
 /// API has it, or since it takes no `dl_device`.
 pub(crate) fn is_refused_device(py: Python<'_>, error: &PyErr) -> bool {
-    let takes_none = || names_keyword(&error.value(py).to_string(), "dl_device");
+    let takes_none = || text(error.value(py)).is_some_and(|text| names_keyword(&text, "dl_device"));
     error.is_instance_of::<PyBufferError>(py)
         || (error.is_instance_of::<PyTypeError>(py) && takes_none())
 }
@@ -692,7 +693,8 @@ fn names_keyword(text: &str, name: &str) -> bool {
 fn is_tensorflow(object: &Bound<'_, PyAny>) -> bool {
     release::dropping(|| {
         let module = object.get_type().getattr(&names(object.py()).module);
-        module.is_ok_and(|module| module.to_string().starts_with("tensorflow."))
+        let module = module.ok().and_then(|module| text(&module));
+        module.is_some_and(|module| module.starts_with("tensorflow."))
     })
 }
 

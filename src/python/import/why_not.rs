@@ -9,6 +9,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::errors::{caused_by, is_of_the_process, raised};
 use crate::python::cpython::int::{repr, type_name};
 use crate::python::cpython::names::names;
+use crate::python::cpython::text::text;
 use crate::python::cpython::{getattr, release};
 
 /// Returns the error of a producer's method that has failed: `array-deleted` if the array has been deleted (JAX),
@@ -157,10 +158,10 @@ pub(crate) fn class(object: &Bound<'_, PyAny>) -> Violation {
 pub(crate) fn traced(object: &Bound<'_, PyAny>) -> Option<Violation> {
     let is_tracer = |class: Bound<'_, PyAny>| {
         let class = class.cast_into::<PyType>().ok()?;
-        let text = |name| class.getattr(name).ok().map(|name| name.to_string());
-        let module = text(&names(class.py()).module)?;
+        let read = |name| text(&class.getattr(name).ok()?);
+        let module = read(&names(class.py()).module)?;
         let is_jax = module == "jax" || module.starts_with("jax.");
-        Some(is_jax && text(&names(class.py()).qualname)? == "Tracer")
+        Some(is_jax && read(&names(class.py()).qualname)? == "Tracer")
     };
     let is_traced = release::dropping(|| {
         let classes = object.get_type().getattr("__mro__").ok()?;
