@@ -34,3 +34,16 @@ def test_the_key_is_this_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(ray._users_key()) == 32
     finally:
         name.unlink(missing_ok=True)
+
+
+def test_what_another_user_has_made_of_the_name_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cai_dlpack import ray
+
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_001)
+    name = Path("/dev/shm/cai-dlpack-4000001.key")
+    os.mkfifo(name)
+    try:
+        with pytest.raises(PermissionError, match="not this user's alone"):
+            ray._users_key()
+    finally:
+        name.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import multiprocessing
 import os
@@ -350,6 +351,76 @@ def test_an_exporter_that_ends_the_share_while_it_is_opened_is_refused_by_rule(
         exporter.kill() if is_killed else exporter(other.left, "array")
         assert there.receive() == ("share-ended", True)
     assert there(other.owners, 0) == 0
+
+
+def test_a_descriptor_that_cannot_be_given_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor, giver = os.open(os.devnull, os.O_RDONLY), _pools.Giver(b"key")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError):
+        giver.give(descriptor)
+    giver.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_a_giver_goes_on_after_it_had_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, refused = socket.socket.accept, list[int]()
+
+    def lacking(listening: socket.socket) -> tuple[socket.socket, Any]:
+        if len(refused) < 2:
+            refused.append(errno.EMFILE)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", lacking)
+    first, second = os.pipe()
+    os.close(second)
+    giver = _pools.Giver(b"key")
+    given = _pools._Descriptor(*giver.give(first), b"key").detach()
+    try:
+        assert os.path.samestat(os.fstat(given), os.fstat(first)) and len(refused) == 2
+    finally:
+        os.close(given)
+        giver.close()
+
+
+def test_who_is_slow_to_prove_itself_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = os.pipe()
+    os.close(second)
+    giver, prove, asked = _pools.Giver(b"key"), _pools._proof, list[bytes]()
+    named = giver.give(first)
+
+    def slow(key: bytes, token: bytes) -> bytes:
+        asked.append(token)
+        if len(asked) == 1:
+            time.sleep(1.5)  # The giver waits for a second.
+        return prove(key, token)
+
+    monkeypatch.setattr(_pools, "_proof", slow)
+    given = _pools._Descriptor(*named, b"key").detach()
+    os.close(given)
+    giver.close()
+    assert len(asked) == 2
+
+
+def test_who_gets_no_descriptor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    giver = _pools.Giver(b"key")
+    named = giver.give(os.open(os.devnull, os.O_RDONLY))
+    try:
+        with pytest.raises(PermissionError, match="does not give its pool's descriptor"):
+            _pools._Descriptor(*named, b"another").detach()
+    finally:
+        giver.close()
+    monkeypatch.setattr(_pools, "_SECONDS", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(b"\0" + os.urandom(8))
+        silent.listen()
+        with pytest.raises(TimeoutError, match="has not given its pool's descriptor"):
+            _pools._Descriptor(silent.getsockname(), b"token", b"key").detach()
 
 
 # --- trust ---

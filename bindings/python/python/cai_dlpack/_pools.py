@@ -7,6 +7,8 @@ the handle's tag has been checked.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hmac
 import io
 import os
@@ -15,6 +17,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
@@ -23,6 +26,10 @@ from typing import Any
 #: What takes longer hangs.
 _SECONDS = 30
 _PROOF = 32
+#: How often a descriptor is asked for.
+_TRIES = 3
+#: Before connections are taken again.
+_PAUSE = 0.01
 
 #: Held while cuda.core imports or frees. cuda.core 1.2.2 waits for the GIL with a lock that others wait for with the
 #: GIL: two threads that import at once hang (cuda-python #2840), and what one thread frees is unmapped for another that
@@ -182,13 +189,29 @@ class _Descriptor:
         self._address, self._token, self._key = address, token, key
 
     def detach(self) -> int:
-        """Returns a descriptor of this process's own. The caller closes it."""
+        """Returns a descriptor of this process's own. The caller closes it.
+
+        Raises:
+            OSError: the process that shares the memory has ended that, or gives no answer.
+        """
+        try:
+            # It waits for nobody: this process may have stood still in between.
+            for _ in range(_TRIES):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    if descriptors := self._asked():
+                        return descriptors[0]
+        except TimeoutError:
+            text = f"the process that shares the memory has not given its pool's descriptor for {_SECONDS} s"
+            raise TimeoutError(text) from None
+        raise PermissionError("the process that shares the memory does not give its pool's descriptor to this one")
+
+    def _asked(self) -> list[int]:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(_SECONDS)
             asking.connect(self._address)
             asking.sendall(_proof(self._key, self._token))
-            _, (descriptor,), _, _ = socket.recv_fds(asking, 1, 1)
-            return descriptor
+            _, descriptors, _, _ = socket.recv_fds(asking, 1, 1)
+            return descriptors
 
 
 class Giver:
@@ -202,14 +225,18 @@ class Giver:
 
     def give(self, descriptor: int) -> tuple[bytes, bytes]:
         """Takes over a descriptor; returns what a handle names it by."""
-        self._socket = socket.socket(socket.AF_UNIX)
         # Linux's abstract names: there is no file to remove, also for a process that is killed.
         address = b"\0cai-dlpack-" + secrets.token_hex(16).encode()
-        self._socket.bind(address)
-        self._socket.listen()
-        # The thread does not keep this, which ends it.
-        proof = _proof(self._key, self._token)
-        threading.Thread(target=_serve, args=(self._socket, descriptor, proof), daemon=True).start()
+        try:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.bind(address)
+            self._socket.listen()
+            # The thread does not keep this, which ends it.
+            arguments = (self._socket, descriptor, _proof(self._key, self._token))
+            threading.Thread(target=_serve, args=arguments, daemon=True).start()
+        except (OSError, RuntimeError, MemoryError):  # An interrupt may come once the thread has the descriptor.
+            os.close(descriptor)
+            raise
         return address, self._token
 
     def close(self) -> None:
@@ -229,7 +256,13 @@ class Giver:
 def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
     try:
         while True:
-            asked, _ = listening.accept()
+            try:
+                asked, _ = listening.accept()
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.EBADF):
+                    break  # Closed.
+                time.sleep(_PAUSE)  # There are no descriptors left, or no memory, for now.
+                continue
             with asked:
                 asked.settimeout(1)
                 try:
@@ -240,8 +273,6 @@ def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
                         socket.send_fds(asked, [b"\0"], [descriptor])
                 except OSError:
                     pass  # It has gone, or says nothing.
-    except OSError:
-        pass  # Closed.
     finally:
         os.close(descriptor)
 
