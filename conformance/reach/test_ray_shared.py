@@ -36,14 +36,16 @@ def test_the_key_is_this_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         name.unlink(missing_ok=True)
 
 
-def test_what_another_user_has_made_of_the_name_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_another_user_has_made_of_the_name_is_refused(is_folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from cai_dlpack import ray
 
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_001)
-    name = Path("/dev/shm/cai-dlpack-4000001.key")
-    os.mkfifo(name)
+    name, before = Path("/dev/shm/cai-dlpack-4000001.key"), len(os.listdir("/proc/self/fd"))
+    name.mkdir() if is_folder else os.mkfifo(name)
     try:
         with pytest.raises(PermissionError, match="not this user's alone"):
             ray._users_key()
     finally:
-        name.unlink()
+        name.rmdir() if is_folder else name.unlink()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import re
 import sys
+import threading
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -611,3 +613,26 @@ def test_greenlets_of_one_thread_have_trials_of_their_own(is_crossed: bool, mach
                 each.switch()
     assert found["first"].unknown is not None and found["first"].refused is None
     assert found["second"].unknown is None and found["second"].refused is None
+
+
+def test_another_thread_with_a_copy_of_the_context_has_its_warnings(machine: Machine) -> None:
+    undeclared = {"shape": (3,), "typestr": "<f4", "data": (0x1000, False), "version": 3, "stream": 0}
+    seen = list[int]()
+
+    class Asks:
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            context = contextvars.copy_context()
+            thread = threading.Thread(target=context.run, args=(view,))
+            thread.start()
+            thread.join()
+            return undeclared
+
+    def view() -> None:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            cd.view(SimpleNamespace(__cuda_array_interface__=undeclared), device_id=0)
+        seen.append(len(found))
+
+    assert len(cd.explain(Asks(), device_id=0).warnings) == 1
+    assert seen and set(seen) == {1}

@@ -78,6 +78,42 @@ def test_what_is_no_exception_of_the_value_is_raised(call: str, raised: type[Bas
         attempted(lambda: CALLS[call](Shown(raised)))
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_it_is_that_very_exception(call: str) -> None:
+    raised = SystemExit(3)
+
+    class Ends:
+        def __repr__(self) -> str:
+            raise raised
+
+    with pytest.raises(SystemExit) as found:
+        attempted(lambda: CALLS[call](Ends()))
+    assert found.value is raised
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "dtype"])
+def test_code_that_the_message_runs_later_does_not_take_it(call: str) -> None:
+    """That of a finaliser of the exception's frames, and of the class, whose name stands for the value."""
+    seen = list[str]()
+
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            seen.append(name)
+            return super().__getattribute__(name)
+
+    class Dies:
+        def __del__(self) -> None:
+            seen.append("finaliser")
+
+    class Shows(metaclass=Meta):
+        def __repr__(self) -> str:
+            dies = Dies()
+            raise KeyboardInterrupt(dies is None)
+
+    with pytest.raises(KeyboardInterrupt):
+        attempted(lambda: CALLS[call](Shows()))
+
+
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, Interrupted])
 @pytest.mark.parametrize("function", [cd.view, cd.explain])
 def test_so_is_that_of_an_exceptions_text(function: Callable[..., object], raised: type[BaseException]) -> None:

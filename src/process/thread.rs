@@ -25,6 +25,11 @@ impl Thread {
             number
         }))
     }
+
+    #[cfg(feature = "pyo3")]
+    pub(crate) const fn number(self) -> u64 {
+        self.0.get()
+    }
 }
 
 #[cold]

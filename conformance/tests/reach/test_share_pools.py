@@ -353,18 +353,32 @@ def test_an_exporter_that_ends_the_share_while_it_is_opened_is_refused_by_rule(
     assert there(other.owners, 0) == 0
 
 
-def test_a_descriptor_that_cannot_be_given_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_descriptor_that_cannot_be_given_is_closed_once(has_begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be started, or an interrupt comes once it has been."""
     descriptor, giver = os.open(os.devnull, os.O_RDONLY), _pools.Giver(b"key")
+    closed, close, begin = list[int](), os.close, threading.Thread.start
 
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def start(thread: threading.Thread) -> None:
+        if has_begun:
+            begin(thread)
+            time.sleep(0.05)
+        raise TimeoutError if has_begun else RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(RuntimeError):
+
+    def note(number: int) -> None:
+        closed.append(number)
+        close(number)
+
+    monkeypatch.setattr(os, "close", note)
+    with pytest.raises((RuntimeError, TimeoutError)):
         giver.give(descriptor)
     giver.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
+    late = time.monotonic() + 5
+    while descriptor not in closed and time.monotonic() < late:
+        time.sleep(0.01)
+    assert closed.count(descriptor) == 1
 
 
 def test_a_giver_goes_on_after_it_had_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,8 @@ pub(crate) fn leave(block: &Bound<'_, PyAny>) -> PyResult<()> {
         .ok_or_else(|| entered_elsewhere(py))?;
     entered = open.remove(at);
     entered.get().use_token(py)?;
-    if let Err(no_memory) = set(py, open) {
+    // CPython crashes where it has no memory for a value nor for the token of it: a token of its own comes first.
+    if let Err(no_memory) = token(py).and_then(|_| set(py, open)) {
         entered.get().end();
         release::drop_now(no_memory);
     }

@@ -9,7 +9,7 @@ use crate::protocol::rule::{Field, Rule, Violation};
 use crate::python::cpython::errors::caused_by;
 use crate::python::cpython::names::names;
 use crate::python::cpython::recursion::Level;
-use crate::python::cpython::text::{made, text};
+use crate::python::cpython::text::{made, text, unless_raised};
 use crate::python::cpython::{compact_int, release};
 
 /// The field that holds an int, and the rules for a wrong type and a wrong value.
@@ -148,7 +148,8 @@ pub(crate) fn repr(object: &Bound<'_, PyAny>) -> String {
 pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     let (kind, names) = (object.get_type(), names(object.py()));
     release::dropping(|| {
-        let read = |attribute| text(&kind.getattr(attribute).ok()?);
+        // A metaclass may have code of its own.
+        let read = |attribute| text(&unless_raised(object.py(), kind.getattr(attribute))?);
         let name = read(&names.qualname).unwrap_or_else(|| "?".into());
         match read(&names.module).as_deref() {
             None | Some("builtins" | "__main__") => name,

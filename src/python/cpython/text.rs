@@ -130,16 +130,21 @@ pub(crate) fn made<'py>(
     let py = object.py();
     // Or else the call asks for them, and what their handlers raise is taken for what the object has raised.
     if let Err(signalled) = py.check_signals() {
-        raise_later(py, &signalled);
-        release::drop_now(signalled);
+        raise_later(py, signalled);
     }
-    match make(object) {
-        Ok(text) => Some(text),
+    unless_raised(py, make(object))
+}
+
+/// Returns what a question for a message has found; `None` if it has raised, which is dropped, or raised after all.
+#[cold]
+pub(crate) fn unless_raised<T>(py: Python<'_>, found: PyResult<T>) -> Option<T> {
+    match found {
+        Ok(found) => Some(found),
         Err(error) => {
-            if !error.is_instance_of::<PyException>(py) {
-                raise_later(py, &error);
+            match error.is_instance_of::<PyException>(py) {
+                true => release::drop_now(error),
+                false => raise_later(py, error),
             }
-            release::drop_now(error);
             None
         }
     }

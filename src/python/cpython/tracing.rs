@@ -145,7 +145,7 @@ pub(super) fn reporting(py: Python<'_>, body: impl FnOnce() -> PyResult<()>) -> 
         Err(error) => {
             if error.is_instance_of::<PyKeyboardInterrupt>(py) {
                 // It is the user's, and not the logger's.
-                raise_later(py, &error);
+                raise_later(py, error);
             } else {
                 error.write_unraisable(py, None);
             }

@@ -6,12 +6,14 @@ mod caller;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::{PyResourceWarning, PyUserWarning};
+use pyo3::exceptions::{PyResourceWarning, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyEllipsis, PyList, PyString, PyType};
+use pyo3::types::{PyList, PyString, PyType};
 
+use crate::process::thread::Thread;
 use crate::python::cpython::context_var::ContextVar;
 use crate::python::cpython::errors::class;
+use crate::python::cpython::new::{new_str, new_uint};
 use crate::python::cpython::{release, text};
 
 /// What a warning is about.
@@ -46,7 +48,10 @@ pub(crate) fn warn(py: Python<'_>, warning: Warning, text: &Bound<'_, PyString>)
                 text.clone().unbind(),
             ));
         }
-        return list.append(text);
+        // The filters' code may have let another thread, or greenlet, end the trial.
+        if !list.is_empty() {
+            return list.append(text);
+        }
     }
     issue(text, class.bind(py))
 }
@@ -70,8 +75,8 @@ fn issue(text: &Bound<'_, PyString>, class: &Bound<'_, PyType>) -> PyResult<()> 
 /// How many trials collect warnings now. With none, no context is read.
 static COLLECTING: AtomicUsize = AtomicUsize::new(0);
 
-/// The list of the warnings about imports that are collected in a context; empty once that is over. A context variable: greenlets
-/// of one thread begin and end their trials in any order.
+/// The list of the warnings about imports that a thread collects in a context, behind the thread's number; empty once that is over.
+/// A context variable: greenlets of one thread begin and end their trials in any order.
 fn collected(py: Python<'_>) -> PyResult<&'static ContextVar> {
     static VARIABLE: OnceBox<ContextVar> = OnceBox::new();
     VARIABLE.get_or_try_init(|| ContextVar::new(py, "cai_dlpack.warnings").map(Box::new))
@@ -99,8 +104,7 @@ pub(crate) fn collecting<R>(
         }
     }
     let list = PyList::empty(py);
-    // Not empty: it is not over.
-    list.append(PyEllipsis::get(py))?;
+    list.append(new_uint(py, Thread::current().number())?)?;
     let token = collected(py)?.set(list.as_any())?;
     COLLECTING.fetch_add(1, Ordering::Relaxed);
     let over = Over(list, token);
@@ -109,14 +113,20 @@ pub(crate) fn collecting<R>(
     Ok((result, texts.collect()))
 }
 
-/// Returns the list in which warnings are collected here; `None` if they are issued.
+/// Returns the list in which warnings are collected here; `None` if they are issued, as those of another thread with a copy of the
+/// context are.
 fn list(py: Python<'_>) -> PyResult<Option<Bound<'_, PyList>>> {
     if COLLECTING.load(Ordering::Relaxed) == 0 {
         return Ok(None);
     }
     let found = collected(py)?.get(py)?;
     let list = found.and_then(|found| found.cast_into::<PyList>().ok());
-    Ok(list.filter(|list| !list.is_empty()))
+    let here = Thread::current().number();
+    let is_here = |list: &Bound<'_, PyList>| {
+        let thread = list.get_item(0).ok();
+        thread.is_some_and(|thread| thread.extract::<u64>().is_ok_and(|thread| thread == here))
+    };
+    Ok(list.filter(|list| !list.is_empty() && is_here(list)))
 }
 
 /// Whether the filters make an error of a warning that is issued here, by the rules of `warnings.warn_explicit`, which
@@ -129,11 +139,20 @@ fn is_error(class: &Bound<'_, PyType>, text: &str) -> PyResult<bool> {
         Some(of_context) => of_context.call0()?,
         None => warnings.getattr("filters")?,
     };
-    let frame = py.import("sys")?.call_method0("_getframe")?;
-    let line: i64 = frame.getattr("f_lineno")?.extract()?;
-    let module = frame
-        .getattr("f_globals")?
-        .call_method1("get", ("__name__", "<string>"))?;
+    let caller = || -> PyResult<(i64, Bound<'_, PyAny>)> {
+        let frame = py.import("sys")?.call_method0("_getframe")?;
+        let globals = frame.getattr("f_globals")?;
+        let module = globals.call_method1("get", ("__name__", "<string>"))?;
+        Ok((frame.getattr("f_lineno")?.extract()?, module))
+    };
+    let (line, module) = match caller() {
+        // A thread that runs no Python code has no frame.
+        Err(error) if error.is_instance_of::<PyValueError>(py) => {
+            release::drop_now(error);
+            (0, new_str(py, "sys")?.into_any())
+        }
+        found => found?,
+    };
     for filter in filters.try_iter()? {
         type Filter<'py> = (
             String,

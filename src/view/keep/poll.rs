@@ -366,12 +366,16 @@ fn left() -> MutexGuard<'static, Option<Keeper>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does on the caller's thread what the thread would, with what was left before. Leaves the rest to the thread once that has
-/// been started, or else to the next caller.
+/// Does on the caller's thread what the thread would, and looks once whether what was left before is over, for which this caller
+/// does not wait. Leaves the rest to the thread once that has been started, or else to the next caller.
 fn alone(driver: &'static dyn Driver, news: Option<News>) {
     let before = left().take();
-    let mut keeper = before.unwrap_or_default();
+    let mut keeper = Keeper::default();
     keeper.take_alone(driver, news);
+    if let Some(before) = before {
+        keeper.add(before);
+        keeper.look_alone(driver);
+    }
     if !keeper.is_idle() {
         let mut left = left();
         let mut all = left.take().unwrap_or_default();
@@ -546,6 +550,13 @@ impl Keeper {
             thread::sleep(SHORT);
             self.round(std::iter::empty());
         }
+    }
+
+    /// Makes one round on the caller's thread.
+    fn look_alone(&mut self, driver: &dyn Driver) {
+        let _before = ContextGuard::around(driver);
+        let _relaxed = Relaxed::new(driver);
+        self.round(std::iter::empty());
     }
 
     /// How long a caller waits: it may have to end the capture itself, or open the way for the work.

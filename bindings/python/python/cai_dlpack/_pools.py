@@ -197,9 +197,11 @@ class _Descriptor:
         try:
             # It waits for nobody: this process may have stood still in between.
             for _ in range(_TRIES):
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
                     if descriptors := self._asked():
+                        os.set_inheritable(descriptors[0], False)
                         return descriptors[0]
+                time.sleep(_PAUSE)
         except TimeoutError:
             text = f"the process that shares the memory has not given its pool's descriptor for {_SECONDS} s"
             raise TimeoutError(text) from None
@@ -209,6 +211,8 @@ class _Descriptor:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(_SECONDS)
             asking.connect(self._address)
+            if _user(asking) != os.geteuid():
+                return []
             asking.sendall(_proof(self._key, self._token))
             _, descriptors, _, _ = socket.recv_fds(asking, 1, 1)
             return descriptors
@@ -225,17 +229,20 @@ class Giver:
 
     def give(self, descriptor: int) -> tuple[bytes, bytes]:
         """Takes over a descriptor; returns what a handle names it by."""
-        # Linux's abstract names: there is no file to remove, also for a process that is killed.
-        address = b"\0cai-dlpack-" + secrets.token_hex(16).encode()
+        # Who takes it out closes it: an interrupt may come before or after the thread has begun.
+        owned = [descriptor]
         try:
+            # Linux's abstract names: there is no file to remove, also for a process that is killed.
+            address = b"\0cai-dlpack-" + secrets.token_hex(16).encode()
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.bind(address)
             self._socket.listen()
             # The thread does not keep this, which ends it.
-            arguments = (self._socket, descriptor, _proof(self._key, self._token))
+            arguments = (self._socket, owned, _proof(self._key, self._token))
             threading.Thread(target=_serve, args=arguments, daemon=True).start()
-        except (OSError, RuntimeError, MemoryError):  # An interrupt may come once the thread has the descriptor.
-            os.close(descriptor)
+        except BaseException:
+            with contextlib.suppress(IndexError):
+                os.close(owned.pop())
             raise
         return address, self._token
 
@@ -244,7 +251,8 @@ class Giver:
         if self._socket:
             if self._process == os.getpid():
                 # For a forked child's copy of the socket, too.
-                self._socket.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # The thread has ended by itself, for lack of memory.
+                    self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
 
@@ -253,7 +261,11 @@ class Giver:
         self.close()
 
 
-def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
+def _serve(listening: socket.socket, owned: list[int], proof: bytes) -> None:
+    try:
+        descriptor = owned.pop()
+    except IndexError:
+        return
     try:
         while True:
             try:
@@ -275,6 +287,7 @@ def _serve(listening: socket.socket, descriptor: int, proof: bytes) -> None:
                     pass  # It has gone, or says nothing.
     finally:
         os.close(descriptor)
+        listening.close()
 
 
 def _user(asked: socket.socket) -> int:

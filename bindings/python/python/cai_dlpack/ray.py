@@ -229,8 +229,11 @@ def _users_key() -> bytes:
             pass
         finally:
             os.unlink(temporary)
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077 or not stat.S_ISREG(found.st_mode):
             raise PermissionError(f"{name} is not this user's alone")
-        return file.read()
+        return os.read(descriptor, 32)
+    finally:
+        os.close(descriptor)

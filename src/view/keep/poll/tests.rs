@@ -166,7 +166,7 @@ fn without_a_thread_the_caller_does_not_wait_for_ever() {
     assert!(begun.elapsed() >= room::LIMIT && !keeper.is_idle());
     assert!(!ended.load(Ordering::Acquire));
     driver.without_faults();
-    keeper.take_alone(driver, None);
+    keeper.look_alone(driver);
     assert!(keeper.is_idle() && ended.load(Ordering::Acquire));
 }
 
