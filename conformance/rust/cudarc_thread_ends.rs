@@ -1,4 +1,4 @@
-//! What a C library's thread-specific data holds ends after Rust's own thread-locals have: nothing panics there.
+//! Views and guards that a C library's thread-specific data holds end after Rust's own thread-locals: nothing panics there.
 //!
 //! The simulator's own are gone by then, too, so that its calls are refused.
 

@@ -587,7 +587,7 @@ def test_greenlets_of_one_thread_have_warnings_of_their_own(is_crossed: bool, ma
 
 @pytest.mark.parametrize("is_crossed", [False, True])
 def test_greenlets_of_one_thread_have_trials_of_their_own(is_crossed: bool, machine: Machine) -> None:
-    """What one notes of its producer is not another one's."""
+    """Each has its own notes of its producer."""
     import greenlet
 
     main, found = greenlet.getcurrent(), dict[str, cd.Explanation]()

@@ -17,7 +17,7 @@ from conformance.tests.doubles.producers import Cai, interface
 
 
 class Interrupted(BaseException):
-    """What a handler of a signal raises; no `Exception`."""
+    """Raised by a handler of a signal; no `Exception`."""
 
 
 class Shown:

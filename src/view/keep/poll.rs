@@ -39,7 +39,7 @@ enum News {
     Mark(Use, Mark),
     /// What a graph has kept, which is gone.
     Ended(Owner),
-    /// What callers have left, from before the thread was started.
+    /// Left by callers before the thread was started.
     Left(Keeper),
     /// A thread waits for memory.
     Hurry,
@@ -359,7 +359,7 @@ fn ends(driver: &'static dyn Driver, news: News) {
     }
 }
 
-/// What callers have waited for long enough, while no thread can be started.
+/// Left by callers who have waited long enough, while no thread can be started.
 static LEFT: Mutex<Option<Keeper>> = Mutex::new(None);
 
 fn left() -> MutexGuard<'static, Option<Keeper>> {

@@ -195,7 +195,7 @@ class _Descriptor:
             OSError: the process that shares the memory has ended that, or gives no answer.
         """
         try:
-            # It waits for nobody: this process may have stood still in between.
+            # The giver waits for a second: this process may have stood still for longer.
             for _ in range(_TRIES):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
                     if descriptors := self._asked():

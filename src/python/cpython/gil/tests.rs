@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is taken for a call is let go of after it, also if that panics: the code around it goes on without the GIL.
+/// A call lets go of the GIL that it has taken, also if it panics: the code around it goes on without.
 #[test]
 fn a_panic_lets_go_of_the_gil() {
     Python::initialize();
