@@ -265,6 +265,3 @@ pub(super) fn find(names: &[&std::ffi::CStr]) -> Option<*mut std::ffi::c_void> {
         None
     }
 }
-
-#[cfg(test)]
-mod tests;
