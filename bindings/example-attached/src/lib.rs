@@ -1,5 +1,5 @@
-//! A third extension module, whose functions never let go of the GIL: the tests see whether the library does, for each of its
-//! own calls of the driver. Yours should, as those of `bindings/example` do: cudarc does not.
+//! A third extension module, whose functions do not let go of the GIL, but for [`refuse`]: the tests see whether the library does,
+//! for each of its own calls of the driver. Yours should, as those of `bindings/example` do: cudarc does not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -85,6 +85,13 @@ fn take(route: &str, a: Read, mut out: Written) -> PyResult<()> {
     take(&a, &mut out, &streams()?).map_err(PyErr::from)
 }
 
+/// Makes the exception of a refusal where the GIL has been let go of: the library takes it for that.
+#[pyfunction]
+fn refuse(py: Python<'_>, a: Read) -> PyResult<()> {
+    let longer = a.view().of_shape(&[Some(a.len() + 1)]);
+    py.detach(|| longer.map(drop).map_err(PyErr::from))
+}
+
 /// Makes the streams.
 #[pyfunction]
 fn start() -> PyResult<()> {
@@ -106,6 +113,7 @@ fn streams() -> Result<[Arc<CudaStream>; 2], Error> {
 #[pymodule(gil_used = false)]
 fn cai_example_attached(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(routes, module)?)?;
+    module.add_function(wrap_pyfunction!(refuse, module)?)?;
     module.add_function(wrap_pyfunction!(start, module)?)?;
     module.add_function(wrap_pyfunction!(take, module)?)?;
     Ok(())

@@ -8,6 +8,8 @@ itself, which would be made with the GIL.
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import cai_example_attached as attached
@@ -68,3 +70,36 @@ def test_no_call_is_made_with_the_gil(route: str, producer: str, machine: Machin
         for nth in itertools.count(1):
             if not take(name, nth):
                 break
+
+
+PANIC_WITHIN = """
+import cai_dlpack as cd
+import cai_example_attached as attached
+import numpy as np
+
+def refused():
+    try:
+        attached.refuse(np.zeros(3, np.float32))
+    except BaseException as error:
+        return type(error).__name__
+
+def raising(panic):
+    def raises(self, *arguments):
+        raise panic("within")
+    return raises
+
+assert refused() == "TypeRefusal"
+# Each extension has a class of its own, which PyO3 makes when it first looks whether an exception is one.
+for panic in [each for each in BaseException.__subclasses__() if each.__name__ == "PanicException"]:
+    cd.TypeRefusal.__init__ = raising(panic)
+    print(refused())
+    del cd.TypeRefusal.__init__
+    print(refused())
+"""
+
+
+def test_after_a_panic_where_the_library_took_the_gil_it_is_free() -> None:
+    """PyO3 goes on panicking where it finds its own exception: here on a thread that held no GIL before."""
+    done = subprocess.run([sys.executable, "-c", PANIC_WITHIN], capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout.split()
+    assert (done.returncode, set(said[::2]), set(said[1::2])) == (0, {"PanicException"}, {"TypeRefusal"}), done.stderr
