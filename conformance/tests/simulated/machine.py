@@ -186,9 +186,9 @@ class Machine:
         So that no collection ends it here either, there is none until the end of the test.
         """
         gc.disable()
-        self.clear()
         self._logs_own = True
-        self.control.set("log", 2)
+        self.control.set("log", 2)  # before the log is cleared: between the two a call of another thread would stay
+        self.control.clear()
 
     def calls(self) -> list[tuple[str, int]]:
         """Every call since `clear`, with the stream that it names (0: none)."""

@@ -109,6 +109,10 @@ pub(crate) fn begin(symbol: &'static str, arguments: &[(&'static str, u64)]) -> 
         return NOT_LOGGED;
     }
     with(|log| {
+        // Asked once more under the lock: a setting before `clear` then holds for all that stands there after it.
+        if !is_logged() {
+            return NOT_LOGGED;
+        }
         let number = log.next;
         log.next += 1;
         *log.counts.entry(symbol).or_default() += 1;
