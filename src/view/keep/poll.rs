@@ -571,6 +571,8 @@ impl Keeper {
     fn add(&mut self, mut left: Self) {
         self.unmarked.append(&mut left.unmarked);
         self.later.held.append(&mut left.later.held);
+        // A caller that has just begun has tried none of it.
+        self.later.tried = self.later.tried.min(left.later.tried);
         self.marking.append(&mut left.marking);
         self.waiting.append(&mut left.waiting);
     }

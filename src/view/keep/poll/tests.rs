@@ -121,6 +121,23 @@ fn a_context_that_is_gone_is_not_waited_for() {
     }
 }
 
+/// A capture's end is seen by the next caller, though that one waits for nothing of its own.
+#[test]
+fn what_was_left_is_tried_again_by_a_caller_that_does_not_wait() {
+    let driver = script();
+    let (held, ended) = owner(driver, STREAM);
+    driver.captured(STREAM, Capture::Active, 1);
+    let mut left = Keeper::default();
+    left.take_alone(driver, Some(News::Unmarked(held)));
+    driver.captured(STREAM, Capture::Idle, 0);
+    thread::sleep(2 * RETRY);
+    let mut next = Keeper::default();
+    next.add(left);
+    next.look_alone(driver);
+    assert!(next.is_idle());
+    assert!(ended.load(Ordering::Acquire));
+}
+
 /// Without the thread the caller waits for the event; not for the capture that forbids its mark, which may be its own: what it
 /// leaves ends with the next one's.
 #[test]
