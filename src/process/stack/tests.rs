@@ -1,3 +1,4 @@
+#[cfg(all(target_os = "linux", not(miri)))]
 use super::*;
 
 /// Runs a test on a thread that has so large a stack.
