@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,13 +24,16 @@ const KEY: &[u8] = b"a key";
 const READY: u64 = 0x51;
 const MINE: u64 = 0x52;
 
-/// A device with one allocation, a producer's stream and one of the importer's.
-fn world(base: u64) -> (&'static Script, Installed) {
+/// A device with one allocation, a producer's stream and one of the importer's; returns also where the allocation lies: at an
+/// address of its own, as the process has one list of its mappings for all tests.
+fn world() -> (&'static Script, Installed, u64) {
+    static NEXT: AtomicU64 = AtomicU64::new(0x7001_0000);
+    let base = NEXT.fetch_add(0x1_0000, Ordering::Relaxed);
     let script = Script::leak();
     script.primary(0, 0xc0).current(0xc0);
     script.stream(READY, 0xc0).stream(MINE, 0xc0);
     script.device_memory(base, 4096, 0, 0xc0);
-    (script, install(script))
+    (script, install(script), base)
 }
 
 fn view(data: u64, ready: u64, dropped: &std::sync::mpsc::Sender<()>) -> CaiView {
@@ -74,9 +78,9 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn the_importers_stream_waits_and_the_owner_stays_until_the_mapping_is_closed() {
-    let (script, _installed) = world(0x7001_0000);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
-    let shared = view(0x7001_0010, READY, &dropped).share().expect("shared");
+    let shared = view(base + 0x10, READY, &dropped).share().expect("shared");
     let bytes = shared.handle().to_bytes(KEY).expect("bytes");
     let handle = Handle::from_bytes(&bytes, KEY).expect("the same key");
     assert_eq!(&handle, shared.handle());
@@ -93,7 +97,7 @@ fn the_importers_stream_waits_and_the_owner_stays_until_the_mapping_is_closed() 
             .any(|call| call.starts_with("cuStreamWaitEvent 0x52")),
         "{calls:?}"
     );
-    let there = crate::driver::script::ELSEWHERE + 0x7001_0010;
+    let there = crate::driver::script::ELSEWHERE + base + 0x10;
     assert_eq!(opened.descriptor().data(), there);
     assert_eq!(opened.ready(), Stream::from_raw(MINE));
     drop(shared);
@@ -112,11 +116,11 @@ fn the_importers_stream_waits_and_the_owner_stays_until_the_mapping_is_closed() 
 
 /// The context that is current as a share is opened is waited for at the end, if the caller keeps it: safe code may let go of it.
 #[rstest]
-#[case(0x700f_0000, false)]
-#[case(0x7010_0000, true)]
+#[case(false)]
+#[case(true)]
 #[cfg_attr(miri, ignore = "files and threads")]
-fn the_current_context_is_named_if_it_is_kept(#[case] base: u64, #[case] is_kept: bool) {
-    let (script, _installed) = world(base);
+fn the_current_context_is_named_if_it_is_kept(#[case] is_kept: bool) {
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
     let shared = view(base, READY, &dropped).share().expect("shared");
     script.current(0xcc).take_calls();
@@ -134,16 +138,15 @@ fn the_current_context_is_named_if_it_is_kept(#[case] base: u64, #[case] is_kept
 /// A call that waits for the device would hold up other threads of the process for as long as the event is not reached: for
 /// ever, if its process has died before. An event of which the driver tells nothing, asked twice, keeps nothing open.
 #[rstest]
-#[case(0x700d_0000, &[600, 600, 600], 4)]
-#[case(0x700e_0000, &[999, 999], 2)]
-#[case(0x7011_0000, &[999, 600], 3)]
+#[case(&[600, 600, 600], 4)]
+#[case(&[999, 999], 2)]
+#[case(&[999, 600], 3)]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn no_thread_waits_for_the_device_before_the_event_is_reached(
-    #[case] base: u64,
     #[case] told: &[u32],
     #[case] questions: usize,
 ) {
-    let (script, _installed) = world(base);
+    let (script, _installed, base) = world();
     let (dropped, _owner) = std::sync::mpsc::channel();
     let shared = view(base, READY, &dropped).share().expect("shared");
     let opened = open(shared.handle(), MINE).expect("opened");
@@ -164,9 +167,9 @@ fn no_thread_waits_for_the_device_before_the_event_is_reached(
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn a_share_that_nobody_opens_ends_at_once() {
-    let (script, _installed) = world(0x7002_0000);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
-    let shared = view(0x7002_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     assert!(owner.try_recv().is_err());
     let handle = shared.handle().clone();
     drop(shared);
@@ -181,10 +184,10 @@ fn a_share_that_nobody_opens_ends_at_once() {
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn one_allocation_is_mapped_once() {
-    let (script, _installed) = world(0x7003_0000);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
     let shares: Vec<_> = [0, 4, 400]
-        .map(|at| view(0x7003_0000 + at, 0, &dropped).share().expect("shared"))
+        .map(|at| view(base + at, 0, &dropped).share().expect("shared"))
         .into();
     let views: Vec<_> = (0..9)
         .map(|at| open(shares[at % 3].handle(), MINE).expect("opened"))
@@ -208,15 +211,15 @@ fn one_allocation_is_mapped_once() {
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn the_exporters_process_maps_nothing() {
-    let (script, _installed) = world(0x7004_0000);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
-    let shared = view(0x7004_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     script.take_calls();
     // SAFETY: no memory is read; the script has the stream.
     let mine = unsafe { crate::view::LiveStream::new(Stream::from_raw(MINE)) };
     // SAFETY: no memory is read.
     let opened = unsafe { shared.handle().open(mine) }.expect("opened");
-    assert_eq!(opened.descriptor().data(), 0x7004_0000);
+    assert_eq!(opened.descriptor().data(), base);
     assert_eq!(opened.ready(), Stream::from_raw(MINE));
     let calls = script.take_calls();
     assert!(
@@ -236,10 +239,10 @@ fn the_exporters_process_maps_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn memory_is_refused_by_its_name() {
-    let (script, _installed) = world(0x7005_0000);
+    let (script, _installed, base) = world();
     let (dropped, _) = std::sync::mpsc::channel();
     let refused = |what: &str| {
-        let refused = view(0x7005_0000, READY, &dropped).share();
+        let refused = view(base, READY, &dropped).share();
         let Err(Error::Violation(violation)) = refused else {
             panic!("{what}")
         };
@@ -247,7 +250,7 @@ fn memory_is_refused_by_its_name() {
         assert!(text.contains(what), "{what}: {text}");
         violation.rule()
     };
-    script.device_memory(0x7005_0000, 4096, 0, 0);
+    script.device_memory(base, 4096, 0, 0);
     assert_eq!(refused("a pool that cannot be exported"), Rule::ShareMemory);
     script.exportable(1, false);
     assert_eq!(
@@ -261,14 +264,12 @@ fn memory_is_refused_by_its_name() {
         refused("torch.multiprocessing sends torch's tensors of expandable_segments"),
         Rule::ShareMemory
     );
-    script
-        .device_memory(0x7005_0000, 4096, 0, 0xc0)
-        .managed(0x7005_0000);
+    script.device_memory(base, 4096, 0, 0xc0).managed(base);
     assert_eq!(refused("managed memory"), Rule::ShareMemory);
-    script.device_memory(0x7005_0000, 8, 0, 0xc0);
-    assert_eq!(refused("bytes 0x70050000 to"), Rule::OutOfBounds);
-    script.forget_pointer(0x7005_0000);
-    assert_eq!(refused("0x70050000"), Rule::PointerUnknown);
+    script.device_memory(base, 8, 0, 0xc0);
+    assert_eq!(refused(&format!("bytes {base:#x} to")), Rule::OutOfBounds);
+    script.forget_pointer(base);
+    assert_eq!(refused(&format!("{base:#x}")), Rule::PointerUnknown);
 }
 
 #[rstest]
@@ -281,8 +282,7 @@ fn streams_of_captures_are_refused(
     #[case] ready: Rule,
     #[case] waits: Rule,
 ) {
-    let base = 0x7006_0000 + 0x1_0000 * capture as u64;
-    let (script, _installed) = world(base);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
     script.captured(Stream::from_raw(READY), capture, 7);
     assert_eq!(rule(view(base, READY, &dropped).share()), ready);
@@ -301,8 +301,7 @@ fn streams_of_captures_are_refused(
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn each_call_that_fails_leaves_nothing() {
-    let base = 0x700a_0000;
-    let (script, _installed) = world(base);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
     let mut failed = 0;
     for call in [
@@ -350,7 +349,7 @@ fn each_call_that_fails_leaves_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn arrays_without_elements_travel_as_layout_alone() {
-    let (script, _installed) = world(0x700b_0000);
+    let (script, _installed, _) = world();
     let empty = CaiView::empty::<f32>(Device::cuda(0), [2, 0, 3]).expect("empty");
     let shared = empty.share().expect("shared");
     let opened = open(shared.handle(), MINE).expect("opened");
@@ -369,7 +368,7 @@ fn arrays_without_elements_travel_as_layout_alone() {
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn bytes_come_back_and_no_byte_can_be_changed() {
-    let (_script, _installed) = world(0x700c_0000);
+    let (_script, _installed, base) = world();
     let shapes: [(&[i64], &[i64]); 6] = [
         (&[], &[]),
         (&[5], &[-1]),
@@ -381,7 +380,7 @@ fn bytes_come_back_and_no_byte_can_be_changed() {
     let flags = [Flags::NONE, Flags::READ_ONLY, Flags::LEGACY];
     for (shape, strides) in shapes {
         for (dtype, flags) in [DType::F32, DType::F16, DType::U8].into_iter().zip(flags) {
-            let tensor = RawTensor::new(0x700c_0800, Device::cuda(0), dtype, shape);
+            let tensor = RawTensor::new(base + 0x800, Device::cuda(0), dtype, shape);
             let tensor = tensor.with_elem_strides(strides).with_flags(flags);
             let descriptor = Descriptor::new(&tensor).expect("a tensor");
             // SAFETY: no memory is read.
@@ -418,9 +417,9 @@ fn bytes_come_back_and_no_byte_can_be_changed() {
 #[cfg_attr(miri, ignore = "files")]
 fn bytes_of_whoever_has_the_key_are_checked_too() {
     use hmac::{Hmac, KeyInit, Mac};
-    let (_script, _installed) = world(0x700d_0000);
+    let (_script, _installed, base) = world();
     let (dropped, _) = std::sync::mpsc::channel();
-    let shared = view(0x700d_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     let bytes = shared.handle().to_bytes(KEY).expect("bytes");
     let body = &bytes[..bytes.len() - 32];
     let tagged = |body: &[u8]| {
@@ -449,9 +448,9 @@ fn bytes_of_whoever_has_the_key_are_checked_too() {
 #[cfg_attr(miri, ignore = "files")]
 fn a_handle_of_a_pool_carries_what_its_library_pickles() {
     use hmac::{Hmac, KeyInit, Mac};
-    let (_script, _installed) = world(0x700f_0000);
+    let (_script, _installed, base) = world();
     let (dropped, _) = std::sync::mpsc::channel();
-    let shared = view(0x700f_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     let mut handle = shared.handle().clone();
     handle.memory = None;
     handle.pickled = Some((b"what a library has pickled".to_vec(), 24));
@@ -473,9 +472,9 @@ fn a_handle_of_a_pool_carries_what_its_library_pickles() {
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn a_policy_of_no_order_makes_no_event() {
-    let (script, _installed) = world(0x700e_0000);
+    let (script, _installed, base) = world();
     let (dropped, _) = std::sync::mpsc::channel();
-    let view = view(0x700e_0000, READY, &dropped);
+    let view = view(base, READY, &dropped);
     for (policy, waits) in [(SyncPolicy::None, 0), (SyncPolicy::Host, 1)] {
         let shared = view.share_with(policy).expect("shared");
         assert_eq!(
@@ -557,9 +556,9 @@ fn handles_of_elsewhere_are_refused(#[case] change: fn(&mut Place), #[case] expe
 #[test]
 #[cfg_attr(miri, ignore = "files")]
 fn a_device_that_is_not_here_is_refused() {
-    let (_script, _installed) = world(0x700f_0000);
+    let (_script, _installed, base) = world();
     let (dropped, _) = std::sync::mpsc::channel();
-    let shared = view(0x700f_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     let mut handle = shared.handle().clone();
     handle.device.0[0] ^= 1;
     assert_eq!(rule(open(&handle, MINE)), Rule::ShareDevice);
@@ -569,9 +568,9 @@ fn a_device_that_is_not_here_is_refused() {
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn an_importer_without_a_stream_is_refused_and_takes_nothing() {
-    let (script, _installed) = world(0x700e_0000);
+    let (script, _installed, base) = world();
     let (dropped, owner) = std::sync::mpsc::channel();
-    let shared = view(0x700e_0000, READY, &dropped).share().expect("shared");
+    let shared = view(base, READY, &dropped).share().expect("shared");
     // SAFETY: no memory is read.
     let opened = unsafe { shared.handle().open_there(Stream::None, false) };
     assert_eq!(rule(opened), Rule::StreamNone);
@@ -584,9 +583,9 @@ fn an_importer_without_a_stream_is_refused_and_takes_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "files and threads")]
 fn a_share_and_its_handle_show_what_they_are_of() {
-    let (_script, _installed) = world(0x700f_0000);
+    let (_script, _installed, base) = world();
     let (dropped, _owner) = std::sync::mpsc::channel();
-    let shared = view(0x700f_0000, 0, &dropped).share().expect("shared");
+    let shared = view(base, 0, &dropped).share().expect("shared");
     let handle = format!("{:?}", shared.handle());
     let process = std::process::id();
     assert_eq!(
@@ -617,19 +616,16 @@ fn an_end_that_is_refused_once_leaves_nothing() {
     let cases = CALLS
         .iter()
         .flat_map(|call| (0..5).map(move |after| (*call, after)));
-    for ((call, after), base) in cases.zip((0x7a0a_0000..).step_by(0x1_0000)) {
-        let (script, _installed) = world(base);
+    for (call, after) in cases {
+        let (script, _installed, base) = world();
         let (dropped, _owner) = std::sync::mpsc::channel();
         let shared = view(base, READY, &dropped).share().expect("shared");
         let opened = open(shared.handle(), MINE).expect("opened");
         script.fault(call, after, 999);
         drop(opened);
-        let begun = Instant::now();
-        let left = || (script.opened(), script.primary_count(0));
-        while left() != (0, 1) && begun.elapsed() < Duration::from_secs(5) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(left(), (0, 1), "{call} {after}");
+        wait_for(&format!("{call} {after}"), || {
+            (script.opened(), script.primary_count(0)) == (0, 1)
+        });
         script.without_faults();
         drop(shared);
     }
@@ -643,18 +639,14 @@ fn a_share_whose_end_is_refused_once_leaves_no_event() {
     let cases = calls
         .iter()
         .flat_map(|call| (0..3).map(move |after| (*call, after)));
-    for ((call, after), base) in cases.zip((0x7a4a_0000..).step_by(0x1_0000)) {
-        let (script, _installed) = world(base);
+    for (call, after) in cases {
+        let (script, _installed, base) = world();
         let (dropped, _owner) = std::sync::mpsc::channel();
         let shared = view(base, READY, &dropped).share().expect("shared");
         assert_eq!(script.events_alive(), 1);
         script.fault(call, after, 999);
         drop(shared);
-        let begun = Instant::now();
-        while script.events_alive() != 0 && begun.elapsed() < Duration::from_secs(5) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(script.events_alive(), 0, "{call} {after}");
+        wait_for(&format!("{call} {after}"), || script.events_alive() == 0);
         script.without_faults();
     }
 }
