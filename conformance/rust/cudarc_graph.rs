@@ -11,7 +11,7 @@ use cai_dlpack::view::{Owner, ViewMut};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, CudaViewMut, DevicePtr,
-    PushKernelArg,
+    DevicePtrMut, DeviceSlice, HostSlice, PushKernelArg, SyncOnDrop,
 };
 use rstest::rstest;
 
@@ -283,6 +283,72 @@ fn a_capture_of_a_threads_default_stream_keeps_the_memory() {
     let mut guard = guard;
     let mut slice = guard.as_slice().expect("contiguous");
     stage.stream.memset_zeros(&mut slice).expect("a fill");
+    drop(guard);
+    let graph = stage.end();
+    stage.launch_without_the_view(graph);
+}
+
+/// Begins a capture where cudarc asks for an address: its copies have asked for the other one by then.
+struct Begins<T>(T);
+
+impl DeviceSlice<f32> for Begins<CudaSlice<f32>> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.0.stream()
+    }
+}
+
+impl DevicePtrMut<f32> for Begins<CudaSlice<f32>> {
+    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+        let (pointer, used) = self.0.device_ptr_mut(stream);
+        std::mem::forget(used);
+        begin(stream);
+        (pointer, SyncOnDrop::Record(None))
+    }
+}
+
+impl HostSlice<f32> for Begins<&'static mut [f32]> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    unsafe fn stream_synced_slice<'a>(
+        &'a self,
+        stream: &'a CudaStream,
+    ) -> (&'a [f32], SyncOnDrop<'a>) {
+        begin(stream);
+        (&*self.0, SyncOnDrop::Sync(None))
+    }
+
+    unsafe fn stream_synced_mut_slice<'a>(
+        &'a mut self,
+        stream: &'a CudaStream,
+    ) -> (&'a mut [f32], SyncOnDrop<'a>) {
+        begin(stream);
+        (&mut *self.0, SyncOnDrop::Sync(None))
+    }
+}
+
+/// The graph keeps the memory from the end of the guard on.
+#[rstest]
+fn a_capture_that_begins_within_cudarcs_copy_keeps_the_memory(
+    #[values(true, false)] to_host: bool,
+) {
+    let stage = Stage::new();
+    let mut there = Begins(stage.stream.alloc_zeros::<f32>(4).expect("memory"));
+    let mut here = Begins(Box::leak(Box::new([0.0; 4])).as_mut_slice());
+    stage.stream.synchronize().expect("zeros");
+    let typed = stage.view.typed::<f32>().expect("floats");
+    let mut guard = typed.on(&stage.stream).expect("a guard");
+    let slice = guard.as_slice().expect("contiguous");
+    match to_host {
+        true => stage.stream.memcpy_dtoh(&slice, &mut here),
+        false => stage.stream.memcpy_dtod(&slice, &mut there),
+    }
+    .expect("a copy");
     drop(guard);
     let graph = stage.end();
     stage.launch_without_the_view(graph);

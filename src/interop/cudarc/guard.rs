@@ -1,7 +1,7 @@
 //! A typed view on one of cudarc's streams, as long as a guard lives.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
@@ -92,6 +92,8 @@ pub struct StreamGuard<'s, V: Consume> {
     may_host_write: bool,
     /// The capture whose graph keeps the owner; 0 if there is none.
     captured: AtomicU64,
+    /// Whether cudarc has asked for the address: it runs code of others before it enqueues the work, which may begin a capture.
+    is_asked: AtomicBool,
     /// The contexts of other streams that cudarc has used the elements on.
     others: Mutex<Vec<Arc<CudaContext>>>,
 }
@@ -282,6 +284,7 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
             pointer,
             may_host_write,
             captured: AtomicU64::new(0),
+            is_asked: AtomicBool::new(false),
             others: Mutex::default(),
         })
     }
@@ -379,6 +382,11 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         }
     }
 
+    /// Notes that cudarc uses the elements on the guard's stream.
+    pub(super) fn note_asked(&self) {
+        self.is_asked.store(true, Ordering::Relaxed);
+    }
+
     /// Notes that cudarc uses the elements on another stream, of this context: the host waits for it then, unless cudarc has
     /// noted an error meanwhile.
     pub(super) fn note_other(&self, context: &Arc<CudaContext>) {
@@ -413,6 +421,9 @@ impl<'s, V: Consume> StreamGuard<'s, V> {
         let Some(guard) = self.guard.take() else {
             return (Ok(ReturnEdge::Unknown), Ok(()));
         };
+        if self.is_asked.load(Ordering::Relaxed) && !self.is_elsewhere() {
+            self.keep_in_graph(self.stream);
+        }
         let (edge, here, begun) = (guard.return_edge(), guard.placed(), guard.begun());
         let others =
             std::mem::take(&mut *self.others.lock().unwrap_or_else(PoisonError::into_inner));

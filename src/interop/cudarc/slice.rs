@@ -240,6 +240,7 @@ impl<V: Consume> StreamSlice<'_, '_, V> {
         let own = self.0.stream();
         if !self.0.is_elsewhere() && stream == &**own {
             self.0.keep_in_graph(own);
+            self.0.note_asked();
             return (self.0.pointer(), SyncOnDrop::Record(None));
         }
         if let Err(refused) = self.order(stream) {
