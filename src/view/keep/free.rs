@@ -90,6 +90,8 @@ fn leave(shelves: &mut Vec<Shelf>, left: Waiting) {
     let (driver, ordinal) = (left.held.driver(), left.ordinal());
     has_thread(shelves, driver, ordinal);
     shelf(shelves, ordinal).waiting.push_back(left);
+    // Another call may have started the thread, which has found nothing yet.
+    CHANGED.notify_all();
 }
 
 /// Has the threads look for what a thread waits for, which [has no time](GRACE).

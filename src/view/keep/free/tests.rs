@@ -115,3 +115,30 @@ fn what_has_ended_has_a_while_unless_it_is_wanted() {
     waiting.since -= GRACE;
     assert!(waiting.is_due());
 }
+
+/// The thread may have been started by another call meanwhile, and sleep.
+#[test]
+#[cfg_attr(miri, ignore = "starts a thread, which stays")]
+fn what_a_caller_has_left_wakes_the_thread() {
+    let driver = Script::leak();
+    driver.primary(96, CONTEXT + 5).current(CONTEXT + 5);
+    let used = Use::anywhere(driver, None).expect("a context");
+    let block = Block::new(driver, Memory::Pinned, 8, used, used.home).expect("memory");
+    start(driver, 96);
+    std::thread::sleep(GRACE * 5);
+    let since = Instant::now();
+    let left = Waiting {
+        since,
+        held: Held::memory(block),
+        is_in_use: true,
+        sites: None,
+    };
+    leave(&mut lock(), left);
+    while driver.count("cuMemFreeHost") == 0 {
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "nothing is freed"
+        );
+        std::thread::sleep(GRACE);
+    }
+}
