@@ -165,7 +165,7 @@ fn is_restored<M: Named>(capsule: *mut ffi::PyObject, name: *const c_char) -> bo
 /// A tensor that was read in its capsule. Nothing is taken yet: dropped, it leaves the capsule as it was.
 pub(crate) struct Unclaimed<'py> {
     pub(crate) descriptor: Descriptor,
-    capsule: Bound<'py, PyAny>,
+    pub(crate) capsule: Bound<'py, PyAny>,
     tensor: NonNull<()>,
     versioned: bool,
 }

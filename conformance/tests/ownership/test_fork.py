@@ -15,7 +15,7 @@ from conformance.tests.ownership.subprocesses import EACH_INTERPRETER, Interpret
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="not run: this platform has no fork")
 
 BEFORE = """
-    import gc, os, threading, time, warnings, weakref
+    import contextlib, ctypes, gc, os, threading, time, warnings, weakref
     import cai_dlpack as cd
     from cai_conformance import abi
     from conformance.tests.ownership import native
@@ -106,6 +106,7 @@ CASES = {
         children, held = [], [tensor_of(Forks(interface())), *(tensor_of(cai()) for _ in range(5))]
         parent = os.getpid()
         native.storm(held, gil=True)
+        ctypes.pythonapi.Py_MakePendingCalls()  # before 3.13 the reaper would come first
         assert until(lambda: children, 5)
         if os.getpid() == parent:
             assert os.waitpid(children[0], 0)[1] == 0
@@ -113,11 +114,11 @@ CASES = {
         own = tensor_of(producer)
         del producer
         native.storm([own], gil=True)
-        # The parent's are pending in the parent alone.
+        # The parent's are pending in the parent alone, and this one, unless it has ended at once.
         pending = cd.stats()["pending"]
         ended = until(lambda: alive() is None, 5)
         if os.getpid() != parent:
-            os._exit(0 if (pending, ended) == (1, True) else 1)
+            os._exit(0 if pending <= 1 and ended else 1)
         assert ended and until(lambda: cd.stats()["pending"] == 0, 5)
     """,
     "in a finaliser that the reaper runs, whose thread is the child's only one": """
@@ -126,8 +127,10 @@ CASES = {
                 children.append(os.fork())
 
         children, held = [], [tensor_of(Forks(interface())), *(tensor_of(cai()) for _ in range(5))]
+        with contextlib.suppress(cd.Refusal):
+            cd.view(cai())  # the driver is asked, so that the main thread ends nothing from here on
         native.storm(held, gil=True)
-        native.without_gil().sit(300_000)  # the main thread runs no pending call
+        native.without_gil().sit(300_000)
         assert until(lambda: children, 5)
         late = time.monotonic() + 10
         while (ended := os.waitpid(children[0], os.WNOHANG)) == (0, 0) and time.monotonic() < late:

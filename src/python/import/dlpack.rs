@@ -106,16 +106,21 @@ impl<'py> Offer<'py> {
     /// `capsule-used` if another importer has taken it meanwhile; nothing is written then.
     #[inline(always)]
     pub(crate) fn claim(self, memory: &mut MaybeUninit<CaiView>) -> PyResult<&mut CaiView> {
-        let stream_owner = match self.stream_object {
-            None => None,
-            Some(object) => owner_of_left(self.streams.ready(), object)?,
-        };
-        let owner = self.tensor.claim()?;
-        let view = Uninit::new(memory).describe(self.tensor.descriptor, owner);
+        let Self {
+            tensor,
+            streams,
+            stream_object,
+        } = self;
+        let held = stream_object.map(Held::new).transpose()?;
+        let owner = tensor.claim()?;
+        let view = Uninit::new(memory).describe(tensor.descriptor, owner);
+        let ready = streams.ready();
         // SAFETY: DLPack: the data is valid until the deleter of the managed tensor runs, which is the owner.
-        let view = unsafe { view.finish(self.streams) };
+        let view = unsafe { view.finish(streams) };
         view.remember_context();
-        if let Some(owner) = stream_owner {
+        // Its destructor is code of the producer's, too.
+        drop(tensor.capsule);
+        if let Some(owner) = held.and_then(|held| held.owner_of_left(ready)) {
             view.keep_beside(owner);
         }
         Ok(view)
@@ -269,16 +274,32 @@ pub(crate) fn offer_of_object<'py>(
     })
 }
 
-/// Returns an owner of a stream's object if the producer has left the `use_stream` block that kept it: a view looks for the
-/// blocks that are open when it is made.
-///
-/// # Errors
-/// Those of [`use_stream::object_of`] and [`release::own`].
-#[cold]
-fn owner_of_left(stream: Stream, held: Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
-    match use_stream::object_of(held.py(), stream)? {
-        Some(object) if object.is(&held) => Ok(None),
-        _ => Ok(Some(Owner::from_raw(release::own(held)?))),
+/// The object of the `use_stream` block on whose stream the data is ready, and an owner of it, made while the tensor can still be
+/// refused.
+struct Held<'py>(Bound<'py, PyAny>, Owner);
+
+impl<'py> Held<'py> {
+    /// # Errors
+    /// Those of [`release::own`].
+    #[cold]
+    fn new(object: Bound<'py, PyAny>) -> PyResult<Self> {
+        let owner = Owner::from_raw(release::own(object.clone())?);
+        Ok(Self(object, owner))
+    }
+
+    /// Returns the owner if the producer's code has left the block, which kept the object: a view looks for the blocks that are
+    /// open when it is made.
+    #[cold]
+    fn owner_of_left(self, stream: Stream) -> Option<Owner> {
+        let Self(object, owner) = self;
+        match use_stream::object_of(object.py(), stream) {
+            Ok(Some(open)) if open.is(&object) => None,
+            Ok(_) => Some(owner),
+            Err(error) => {
+                release::drop_now(error);
+                Some(owner)
+            }
+        }
     }
 }
 
