@@ -268,3 +268,27 @@ def test_what_a_producer_refuses_by_dlpack_is_not_taken_by_its_dict(
 
     with pytest.raises(BufferError, match="values to be resolved first"):
         cd.from_dlpack(Pending(), device=device, copy=copy)
+
+
+@pytest.mark.parametrize("error", [TypeError("mine"), ValueError("mine")], ids=repr)
+def test_an_error_of_an_iterable_or_of_a_stream_arrives_as_it_is(error: Exception) -> None:
+    """A TypeError, too, which CPython raises of what is no iterable, and of a class that is called."""
+
+    class Broken:
+        def __iter__(self) -> Any:
+            raise error
+
+        def __cuda_stream__(self) -> Any:
+            raise error
+
+    class OfClass:
+        @classmethod
+        def __cuda_stream__(cls) -> Any:
+            raise ValueError("mine")
+
+    for call in (lambda: cd.join(Broken(), on=1), lambda: cd.use_stream(Broken())):
+        with pytest.raises(type(error)) as raised:
+            call()
+        assert raised.value is error
+    with pytest.raises(ValueError, match="mine"):
+        cd.use_stream(OfClass)

@@ -54,6 +54,18 @@ def moved(data: int, ready: int, goes: int, of: Callable[..., Moving] | None = N
     return view
 
 
+@pytest.mark.parametrize("of", [lambda view: view, peer.view_of], ids=["ours", "another copy's"])
+def test_a_view_tells_its_streams_itself_whatever_view_is_its_owner(
+    of: Callable[[cd.CaiView], Any], track: Track
+) -> None:
+    """An owner of undeclared order makes none of it, by a strict import."""
+    undeclared = cd.view(Cai(interface(version=2, stream=..., data=(track.data, False))), device_id=0)
+    for owner in (track.view(track.b), undeclared):
+        for stream in (None, track.a):
+            taken = cd.from_cai(of(track.view(stream)), owner=owner, strict=True)
+            assert (taken.stream, taken.producer_stream) == (stream, stream)
+
+
 OWNERS: dict[str, Callable[[int, Track, int], object]] = {
     "a view whose producer works elsewhere": lambda data, track, new: moved(data, new, new).on(track.a),
     "a view whose producer has moved": lambda data, track, new: moved(data, track.a, new),

@@ -234,13 +234,15 @@ class Leaving(Dlpack):
 class LeavingLater(Leaving):
     """Leaves the block in the destructor of its capsule, which runs when the tensor has been taken."""
 
+    destructor: Any = None
+
     def __dlpack__(self, **keywords: Any) -> Any:
         def leave(_capsule: int) -> None:
             self.destructor = None
             self.block.__exit__(None, None, None)
             self.block = None
 
-        self.destructor: Any = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(leave)
+        self.destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(leave)
         name = abi.VERSIONED if self.made.versioned else abi.LEGACY
         return abi.new_capsule(self.made.address, name, destructor=self.destructor)
 

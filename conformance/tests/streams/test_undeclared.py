@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tvm_ffi
 from cai_conformance import Sim, abi
-from cai_dlpack import _core
 from cuda.core import Device
 from cuda.core.utils import StridedMemoryView
 
@@ -24,9 +23,8 @@ from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.interpreter.process import on_the_simulator
 from conformance.tests.simulated.machine import Machine, one_event
 from conformance.tests.streams.race import LEGACY, PER_THREAD, Track
-from conformance.tests.streams.silent_producers import of_a_user
+from conformance.tests.streams.silent_producers import PARTNERS, SILENT, of_a_user, of_library
 
-PARTNERS = [row for row in _core._partners() if row["produces"]]
 DEVICE = (abi.CUDA, 0)
 
 
@@ -104,6 +102,19 @@ def test_a_dict_is_silent_as_its_owner_is(library: str) -> None:
     declared = cd.view(interface(stream=0x5500), owner=theirs, device_id=0)
     assert (declared.stream, declared.producer_stream) == (0x5500, 0x5500)
     assert cd.view(interface(stream=None), owner=object(), device_id=0).stream is None
+
+
+@pytest.mark.parametrize("row", PARTNERS, ids=lambda row: row["modules"][0])
+def test_an_object_of_a_library_speaks_for_its_dict_and_its_owner_s_library_adds_its_doubt(row: dict[str, Any]) -> None:
+    """A container tells nothing, nor does an object of no library."""
+    shown = of_library(row["modules"][0], Cai)(interface(stream=None))
+    of_others = [(of_library(other["modules"][0], Cai)(interface(stream=None)), other in SILENT) for other in PARTNERS]
+    for owner, is_doubtful in [(shown, False), (object(), False), ([shown], False), *of_others]:
+        take = partial(cd.view, shown, owner=owner, device_id=0, strict=True)
+        if row in SILENT or is_doubtful:
+            assert refuse(take, BufferError).rule == "stream-undeclared", owner
+        else:
+            assert take().stream is None, owner
 
 
 @pytest.mark.parametrize("version", [2, 3])
