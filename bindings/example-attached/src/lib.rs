@@ -1,4 +1,4 @@
-//! A third extension module, whose functions do not let go of the GIL, but for [`refuse`]: the tests see whether the library does,
+//! A third extension module, whose functions do not let go of the GIL, but for `refuse`: the tests see whether the library does,
 //! for each of its own calls of the driver. Yours should, as those of `bindings/example` do: cudarc does not.
 
 use std::sync::{Arc, Mutex, PoisonError};
