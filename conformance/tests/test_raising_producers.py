@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cai_conformance import abi
 
-from conformance.tests.doubles.producers import cai, interface
+from conformance.tests.doubles.producers import Dlpack, cai, interface
 from conformance.tests.expectations.refusal import check_refusal, refuse
 from conformance.tests.simulated.machine import Machine
 
@@ -292,3 +292,37 @@ def test_an_error_of_an_iterable_or_of_a_stream_arrives_as_it_is(error: Exceptio
         assert raised.value is error
     with pytest.raises(ValueError, match="mine"):
         cd.use_stream(OfClass)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), TimeoutError("mine")], ids=repr)
+def test_an_error_of_tensorflow_s_that_refuses_no_stream_arrives(error: BaseException, machine: Machine) -> None:
+    """Its refusal of a stream is a RuntimeError, and the export without one waits."""
+
+    def export(self: Dlpack, **keywords: Any) -> Any:
+        if "stream" in keywords:
+            raise error
+        return Dlpack.__dlpack__(self)
+
+    members = {"__module__": "tensorflow.python.framework.ops", "__dlpack__": export}
+    tensor = type("EagerTensor", (Dlpack,), members)(abi.make(device=(abi.CUDA, 0), data=machine.device_memory(24)))
+    with pytest.raises(type(error)) as raised:
+        cd.view(tensor)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_interrupt_of_any_reading_of_explain_arrives(nth: int, machine: Machine) -> None:
+    address, asked = machine.device_memory(24), [0]
+
+    class Array(Dlpack):
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            asked[0] += 1
+            if asked[0] == nth:
+                raise Interrupt
+            return interface(version=2, stream=..., data=(address, False))
+
+    array = Array(abi.make(device=(abi.CUDA, 0), data=address))
+    with pytest.raises(Interrupt):
+        cd.explain(array)
+    assert asked[0] == nth

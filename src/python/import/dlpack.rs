@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use once_cell::race::OnceBox;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, ffi};
@@ -662,7 +662,8 @@ fn drop_keyword(
     error: PyErr,
 ) -> PyResult<Option<StreamHonoured>> {
     let py = object.py();
-    if is_tensorflow(object) && arguments.contains(&names(py).stream)? {
+    let may_refuse = error.get_type(py).is(py.get_type::<PyRuntimeError>());
+    if may_refuse && is_tensorflow(object) && arguments.contains(&names(py).stream)? {
         // TensorFlow refuses a stream by RuntimeError, and its export waits for its own.
         arguments.del_item(&names(py).stream)?;
         return Ok(Some(StreamHonoured::ExportWaited));

@@ -12,7 +12,7 @@ use crate::python::call::options::Options;
 use crate::python::capsule;
 use crate::python::class::beside::Beside;
 use crate::python::class::view::PyCaiView;
-use crate::python::cpython::{release, warn};
+use crate::python::cpython::{errors, release, warn};
 use crate::python::import::cai::AllowCaiOnly;
 use crate::python::import::dlpack::Offer;
 use crate::python::import::known_types::TypeFacts;
@@ -152,6 +152,7 @@ fn by_interface<'py>(
     Ok(match warn::collecting(object.py(), read)?.0 {
         // SAFETY: written: `import` has not failed.
         Ok(beside) => Some(PyCaiView::with(unsafe { view.assume_init() }, beside)),
+        Err(error) if errors::is_of_the_process(object.py(), &error) => return Err(error),
         Err(error) => {
             release::drop_now(error);
             None
