@@ -22,7 +22,7 @@ kept_for_ever=(
     lost_parts_keep_their_context
     a_lost_reader_keeps_its_context
     a_slice_that_is_never_let_free_is_tried_a_few_times
-    parts_of_a_capture_that_are_not_ordered_are_told
+    cuCtxGetId__::nth_1_1::faults_4_4
 )
 # The sanitizer has variables on a stack of its own, so that what is left of the thread's is not known.
 of_the_stack=(

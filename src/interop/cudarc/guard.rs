@@ -65,8 +65,8 @@ use crate::view::{
 /// Memory that the host can write (pinned and managed, under any name) is kept so beside every edge, as a host cache
 /// gives it away in the order of no stream.
 /// During a capture of the stream the graph keeps the owner as well, for its launches: from the use of the guard on
-/// ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch) until it is destroyed, with
-/// all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
+/// ([`device_ptr`](Self::device_ptr), [`as_slice`](Self::as_slice), an argument of a launch), or from the guard's end in the
+/// capture if a slice was used before it, until the graph is destroyed, with all that was made of it. Forgetting the guard (`mem::forget`) leaves out the edge and keeps the
 /// owner for ever. A thread that holds Python's lock releases it for both edges.
 ///
 /// Drop it on its own thread if the stream is a per-thread default one: on another thread the host waits
